@@ -21,7 +21,7 @@ from fl.engine import engine
 from fl.engine.assembly import make_network
 from fl.engine.batches import Schedule
 from fl.engine.client_data import ClientData, SamplesByClient
-from fl.engine.run_basis import MethodComponents, RunBasis
+from fl.engine.run_setup import MethodComponents, RunSetup
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.methods.fedavg import FedAvg
@@ -100,8 +100,8 @@ def simulation(
     arrays = Arrays(x, y, PIXELS if work.pixels else PLAIN, device)
     # As in a run, so that the first step, whose operations are counted, does not do it.
     network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=arrays.device)))
-    basis = RunBasis(network, settled, arrays, held, CLASSES)
-    return Simulation.of(MethodComponents(method or FedAvg()), basis, seed=0)
+    setup = RunSetup(network, settled, arrays, held, CLASSES)
+    return Simulation.of(MethodComponents(method or FedAvg()), setup, seed=0)
 
 
 def clock(device: torch.device) -> float:
@@ -159,7 +159,7 @@ def steps_of(
     methods = [replace(one.method, earlier_phases=(), aggregate=_unchanged) for one in runs]
     states, plans = [one.begin() for one in runs], [one.round_schedule(1) for one in runs]
     short = [
-        replace(plan, rosters=plan.rosters[-1:]).with_schedules(
+        replace(plan, phases=plan.phases[-1:]).with_schedules(
             _first(schedule, steps, part) if schedule and isinstance(part, Pass) else None
             for schedule, part in zip(plan.schedules, run.method.passes, strict=True)
         )

@@ -15,7 +15,7 @@ from torch import Tensor
 from bench.released_rounds.population import BATCH, SIZES, VALIDATION
 from fl.engine.batches import Schedule
 from fl.engine.sample_arrays import Arrays
-from fl.engine.state import Roster, RoundSchedule
+from fl.engine.state import PhaseSchedule, RoundSchedule
 
 Batches = list[tuple[Tensor, Tensor, Tensor | None]]
 """Inputs, labels, and keys of random numbers of successive batches."""
@@ -78,9 +78,9 @@ class Feed:
         """Go on to the next round, and return its participants."""
         self.round += 1
         self.counts = {}
-        roster = self.schedules[self.round].rosters[-1]
-        assert roster is not None
-        return [int(client) for client in roster.clients]
+        phase = self.schedules[self.round].phases[-1]
+        assert phase is not None
+        return [int(client) for client in phase.clients]
 
     def loader(self, client: int, size: int | None = None) -> Loader:
         """Return the batches for a client's next call in the round.
@@ -115,21 +115,21 @@ class Feed:
 
     def batches(self, client: int, position: PassPosition) -> Batches:
         """Return the batches of a client in a pass of the round."""
-        roster = self._roster(position)
-        schedule = roster.schedules[position[1]]
+        phase = self._phase(position)
+        schedule = phase.schedules[position[1]]
         assert schedule is not None
-        row = roster.clients.tolist().index(client)
+        row = phase.clients.tolist().index(client)
         steps = range(0, int(schedule.steps[row]), self.repeats)
         return [self._batch(schedule, row, step) for step in steps]
 
-    def _roster(self, position: PassPosition) -> Roster:
-        roster = self.schedules[max(self.round, 0)].rosters[position[0]]
-        assert roster is not None
-        return roster
+    def _phase(self, position: PassPosition) -> PhaseSchedule:
+        phase = self.schedules[max(self.round, 0)].phases[position[0]]
+        assert phase is not None
+        return phase
 
     def takes_part(self, client: int, position: PassPosition) -> bool:
         """Whether a client has a part in a pass of the round."""
-        return client in self._roster(position).clients.tolist()
+        return client in self._phase(position).clients.tolist()
 
     def _samples(self, client: int) -> Tensor:
         begin = int(SIZES[:client].sum())

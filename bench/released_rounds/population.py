@@ -21,7 +21,7 @@ from fl.base import rng
 from fl.engine import engine
 from fl.engine.assembly import make_network
 from fl.engine.client_data import ClientData, SamplesByClient
-from fl.engine.run_basis import MethodComponents, RunBasis
+from fl.engine.run_setup import MethodComponents, RunSetup
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.engine.state import RoundSchedule, State
@@ -69,8 +69,8 @@ def simulation(method: Any, network: str, **training: Any) -> Simulation:
     validation = SamplesByClient(held_out, np.full(len(SIZES), VALIDATION))
     data = ClientData({"train": SamplesByClient(train, SIZES), "val": validation})
     arrays = Arrays(inputs, labels, PLAIN, dtype=torch.float64)
-    basis = RunBasis(made, settings, arrays, data, CLASSES)
-    return Simulation.of(MethodComponents(method), basis, seed=SEED)
+    setup = RunSetup(made, settings, arrays, data, CLASSES)
+    return Simulation.of(MethodComponents(method), setup, seed=SEED)
 
 
 def samples() -> tuple[np.ndarray, np.ndarray]:

@@ -27,7 +27,7 @@ from fl.data import partition_table
 from fl.data.dataset import Modality, input_names
 from fl.data.normalisation import fill_gaps, measure_normalisation, rank_words
 from fl.engine.client_data import TEST_OWN, ClientData
-from fl.engine.run_basis import MethodComponents, RunBasis
+from fl.engine.run_setup import MethodComponents, RunSetup
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
 from fl.engine.simulation import Simulation
 from fl.pytorch.construction import adapt
@@ -155,12 +155,12 @@ class Assembly:
         """Make the simulation of a network with some inputs and clients."""
         network = make_network(make_module, self.reader.training)
         network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=arrays.device)))
-        basis = self.basis(network, arrays, data)
-        return Simulation.of(self.components.method, basis, self.spec["seed"])
+        setup = self.setup(network, arrays, data)
+        return Simulation.of(self.components.method, setup, self.spec["seed"])
 
-    def basis(self, network: Network, arrays: Arrays, data: ClientData) -> RunBasis:
+    def setup(self, network: Network, arrays: Arrays, data: ClientData) -> RunSetup:
         """Return what the run's method is built for, with a network, inputs and clients."""
-        return RunBasis(
+        return RunSetup(
             network=network,
             training=self.reader.training,
             arrays=arrays,
@@ -253,9 +253,9 @@ def _assemble_modalities(assembly: Assembly) -> ModalitySimulation:
     network = make_network(lambda: assembly.module(assembly.shapes), assembly.reader.training)
     # No input passes through the whole network, so its last linear layers are not found that way.
     network.head = frozenset().union(*(run.network.head for run in by_modality))
-    basis = assembly.basis(network, by_modality[0].arrays, data)
+    setup = assembly.setup(network, by_modality[0].arrays, data)
     return ModalitySimulation.of(
-        components.method, basis, assembly.spec["seed"], modality, by_modality
+        components.method, setup, assembly.spec["seed"], modality, by_modality
     )
 
 

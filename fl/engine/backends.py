@@ -1,4 +1,4 @@
-"""Backends, which train a cohort of clients: one after another, or all at once.
+"""Backends, which train a stack of clients: one after another, or all at once.
 
 ``loop`` trains one client after another. ``stacked`` trains all clients at once, with
 `torch.func.vmap` over stacked weights and buffers. ``compiled`` is ``stacked`` as one program of
@@ -33,7 +33,7 @@ from fl.engine.sample_arrays import Arrays
 
 
 @dataclass(frozen=True)
-class Cohort:
+class ClientStack:
     """Clients that one call of a backend trains; they may belong to several runs.
 
     Attributes:
@@ -86,30 +86,30 @@ StepObserver = Callable[[int, int, Tensor | None], None]
 """Function of (row, step, loss); the loss is None before it is computed."""
 
 
-def loop(pass_: Pass, cohort: Cohort, observe: StepObserver | None = None) -> PassResult:
+def loop(pass_: Pass, stack: ClientStack, observe: StepObserver | None = None) -> PassResult:
     """Train one client after another.
 
     Args:
         pass_: The pass.
-        cohort: The clients.
+        stack: The clients.
         observe: Function that is called before and after the loss of each step.
     """
-    results = [_train_client(pass_, cohort, row, observe) for row in range(len(cohort.ids))]
+    results = [_train_client(pass_, stack, row, observe) for row in range(len(stack.ids))]
     client_states, uploads, losses = zip(*results, strict=True)
     return PassResult(trees.stack(client_states), trees.stack(uploads), torch.stack(losses))
 
 
 def _train_client(
-    pass_: Pass, cohort: Cohort, row: int, observe: StepObserver | None
+    pass_: Pass, stack: ClientStack, row: int, observe: StepObserver | None
 ) -> PassResult:
-    """Train one client of a cohort."""
-    steps = int(cohort.schedule.steps[row])
-    server = trees.take(cohort.server, row) if cohort.server_is_stacked else cohort.server
-    client = trees.take(cohort.clients, row)
+    """Train one client of a stack."""
+    steps = int(stack.schedule.steps[row])
+    server = trees.take(stack.server, row) if stack.server_is_stacked else stack.server
+    client = trees.take(stack.clients, row)
     work = pass_.begin(server, client)
-    schedule = cohort.schedule.take(np.array([row]))
-    batches = Batches(pass_, schedule, cohort.arrays, [(server, work)].__getitem__)
-    total = torch.zeros((), dtype=torch.float64, device=cohort.arrays.device)
+    schedule = stack.schedule.take(np.array([row]))
+    batches = Batches(pass_, schedule, stack.arrays, [(server, work)].__getitem__)
+    total = torch.zeros((), dtype=torch.float64, device=stack.arrays.device)
     for step in range(steps):
         work = _differentiable(work)
         if observe:
@@ -118,8 +118,8 @@ def _train_client(
         loss, aux = pass_.loss(server, work, batch)
         if observe:
             observe(row, step, loss)
-        grads = _gradients(work, loss, cohort.training.clip_norm)
-        work = _update(pass_, server, work, grads, aux, cohort.lr(step, steps))
+        grads = _gradients(work, loss, stack.training.clip_norm)
+        work = _update(pass_, server, work, grads, aux, stack.lr(step, steps))
         total = total + loss.detach()
         for number, refresh in _refreshes_after(pass_, step):
             refresh_batch = batches.refresh_batch(number, refresh, 0, step)
@@ -129,18 +129,18 @@ def _train_client(
     return PassResult(*pass_.end(server, client, work), total / max(1, steps))
 
 
-def stacked(pass_: Pass, cohort: Cohort) -> PassResult:
+def stacked(pass_: Pass, stack: ClientStack) -> PassResult:
     """Train all clients at once; clients that have finished leave the stack."""
     # Clients with most steps come first, so that finished clients are at the end of the stack.
-    order = np.argsort(-cohort.schedule.steps, kind="stable")
-    rows = torch.from_numpy(order).to(cohort.arrays.device)
-    schedule = cohort.schedule.take(order)
+    order = np.argsort(-stack.schedule.steps, kind="stable")
+    rows = torch.from_numpy(order).to(stack.arrays.device)
+    schedule = stack.schedule.take(order)
     # Only this variable refers to the trees, so that a step frees the trees that it replaces.
-    active = _ActiveClients.from_cohort(pass_, cohort, rows)
-    batches = Batches(pass_, schedule, cohort.arrays, active.models)
-    objective = trees.vmap(pass_.loss, (*cohort.dims, 0))
-    reference = pass_.reference and trees.vmap(pass_.reference, (*cohort.dims, 0))
-    rates = _rates(replace(cohort, schedule=schedule))
+    active = _ActiveClients.from_stack(pass_, stack, rows)
+    batches = Batches(pass_, schedule, stack.arrays, active.models)
+    objective = trees.vmap(pass_.loss, (*stack.dims, 0))
+    reference = pass_.reference and trees.vmap(pass_.reference, (*stack.dims, 0))
+    rates = _rates(replace(stack, schedule=schedule))
     finished: list[Tree] = []
     totals = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for step, (count, batch) in enumerate(batches.iterate_steps()):
@@ -150,7 +150,7 @@ def stacked(pass_: Pass, cohort: Cohort) -> PassResult:
         active = replace(active, work=_differentiable(active.work))
         inputs = add_reference_outputs(reference, active.server, active.work, batch)
         losses, aux = objective(active.server, active.work, inputs)
-        grads = _gradients(active.work, losses, cohort.training.clip_norm)
+        grads = _gradients(active.work, losses, stack.training.clip_norm)
         if not step:
             active = active.match_layout(grads)
         lr = rates[step, :count] if isinstance(rates, Tensor) else rates
@@ -160,14 +160,14 @@ def stacked(pass_: Pass, cohort: Cohort) -> PassResult:
         active = _apply_refreshes(pass_, active, batches, step)
     original_order = torch.argsort(rows)
     work = trees.take(trees.concatenate([active.work, *reversed(finished)]), original_order)
-    return _end_stack(pass_, cohort, work, totals[original_order])
+    return _end_stack(pass_, stack, work, totals[original_order])
 
 
-def _end_stack(pass_: Pass, cohort: Cohort, work: Tree, totals: Tensor) -> PassResult:
+def _end_stack(pass_: Pass, stack: ClientStack, work: Tree, totals: Tensor) -> PassResult:
     """Return the result of a pass from the clients' last work trees and their summed losses."""
-    end = trees.vmap(pass_.end, (*cohort.dims, 0))
-    client_states, uploads = end(cohort.server, cohort.clients, work)
-    steps = torch.from_numpy(cohort.schedule.steps.clip(min=1)).to(totals.device)
+    end = trees.vmap(pass_.end, (*stack.dims, 0))
+    client_states, uploads = end(stack.server, stack.clients, work)
+    steps = torch.from_numpy(stack.schedule.steps.clip(min=1)).to(totals.device)
     return PassResult(client_states, uploads, totals / steps)
 
 
@@ -176,7 +176,7 @@ class _ActiveClients:
     """The clients of a stack that have steps left.
 
     Attributes:
-        server: `Cohort.server` for these clients.
+        server: `ClientStack.server` for these clients.
         server_is_stacked: Whether ``server`` is a stack.
         work: Their work trees, stacked.
         count: Number of clients.
@@ -188,11 +188,11 @@ class _ActiveClients:
     count: int
 
     @classmethod
-    def from_cohort(cls, pass_: Pass, cohort: Cohort, rows: Tensor) -> _ActiveClients:
-        """Return all clients of a cohort before their first step, in the order of ``rows``."""
-        server = trees.take(cohort.server, rows) if cohort.server_is_stacked else cohort.server
-        work = trees.vmap(pass_.begin, cohort.dims)(server, trees.take(cohort.clients, rows))
-        return cls(server, cohort.server_is_stacked, work, len(rows))
+    def from_stack(cls, pass_: Pass, stack: ClientStack, rows: Tensor) -> _ActiveClients:
+        """Return all clients of a stack before their first step, in the order of ``rows``."""
+        server = trees.take(stack.server, rows) if stack.server_is_stacked else stack.server
+        work = trees.vmap(pass_.begin, stack.dims)(server, trees.take(stack.clients, rows))
+        return cls(server, stack.server_is_stacked, work, len(rows))
 
     def models(self, row: int) -> tuple[Tree, Tree]:
         """Return the server's tree and the work tree of one client."""
@@ -220,19 +220,19 @@ class _ActiveClients:
         return _ActiveClients(server, self.server_is_stacked, work, count)
 
 
-def _rates(cohort: Cohort) -> Rate:
+def _rates(stack: ClientStack) -> Rate:
     """Return the learning rates, [steps, m]; one number if all steps have the same rate."""
-    if cohort.training.schedule_by == "rounds":
-        return cohort.lr(0, 1)
-    steps_by_client = cohort.schedule.steps.tolist()
+    if stack.training.schedule_by == "rounds":
+        return stack.lr(0, 1)
+    steps_by_client = stack.schedule.steps.tolist()
     rates_by_steps = {
-        steps: [cohort.lr(step, max(1, steps)) for step in range(max(steps_by_client))]
+        steps: [stack.lr(step, max(1, steps)) for step in range(max(steps_by_client))]
         for steps in set(steps_by_client)
     }
     rates = [rates_by_steps[steps] for steps in steps_by_client]
-    table = torch.tensor(rates, dtype=cohort.arrays.dtype)
+    table = torch.tensor(rates, dtype=stack.arrays.dtype)
     # One copy for all steps, because each copy waits until the device is idle.
-    return table.T.to(cohort.arrays.device)
+    return table.T.to(stack.arrays.device)
 
 
 def _apply_refreshes(
@@ -250,45 +250,45 @@ def _apply_refreshes(
     return active
 
 
-def debug(pass_: Pass, cohort: Cohort) -> PassResult:
+def debug(pass_: Pass, stack: ClientStack) -> PassResult:
     """Train like `loop`, and name client, round and step in every error."""
     location = "before the first step"
 
     def observe(row: int, step: int, loss: Tensor | None) -> None:
         nonlocal location
-        location = f"client {int(cohort.ids[row])}, round {cohort.round}, step {step}"
+        location = f"client {int(stack.ids[row])}, round {stack.round}, step {step}"
         if loss is not None and not torch.isfinite(loss):
             raise FedloomError(f"{location}: the loss is {loss.item()}")
 
     try:
-        return loop(pass_, cohort, observe)
+        return loop(pass_, stack, observe)
     except FedloomError:
         raise
     except Exception as error:
         raise FedloomError(f"{location}: {type(error).__name__}: {error}") from error
 
 
-def compiled_stack(pass_: Pass, cohort: Cohort) -> PassResult:
+def compiled_stack(pass_: Pass, stack: ClientStack) -> PassResult:
     """Train like `stacked`, by a compiled program if the pass contains only steps."""
-    device = cohort.arrays.device
-    if resolve_backend("compiled", [pass_], cohort.training, device) != "compiled":
-        return stacked(pass_, cohort)
+    device = stack.arrays.device
+    if resolve_backend("compiled", [pass_], stack.training, device) != "compiled":
+        return stacked(pass_, stack)
     from fl.engine import compiled
 
-    work = trees.vmap(pass_.begin, cohort.dims)(cohort.server, cohort.clients)
-    width = compiled.stack_width(len(cohort.ids), cohort.steps_by_participant)
+    work = trees.vmap(pass_.begin, stack.dims)(stack.server, stack.clients)
+    width = compiled.stack_width(len(stack.ids), stack.steps_by_participant)
     work, totals = compiled.train(
         pass_,
-        cohort.server,
-        cohort.server_is_stacked,
+        stack.server,
+        stack.server_is_stacked,
         work,
-        cohort.arrays,
-        cohort.schedule,
-        cohort.lr(0, 1),
+        stack.arrays,
+        stack.schedule,
+        stack.lr(0, 1),
         width,
-        cohort.training.clip_norm,
+        stack.training.clip_norm,
     )
-    return _end_stack(pass_, cohort, work, totals)
+    return _end_stack(pass_, stack, work, totals)
 
 
 def resolve_backend(
@@ -315,7 +315,7 @@ def resolve_backend(
     return "compiled" if can_compile else "stacked"
 
 
-Backend = Callable[[Pass, Cohort], PassResult]
+Backend = Callable[[Pass, ClientStack], PassResult]
 
 BACKENDS: dict[str, Backend] = {
     "loop": loop,
@@ -378,12 +378,12 @@ SweepResult = tuple[Tree, Tree]
 
 
 @torch.no_grad()
-def run_sweep(pass_: Sweep, cohort: Cohort, uploads: Tree, backend: str) -> SweepResult:
-    """Run the sweep of a cohort.
+def run_sweep(pass_: Sweep, stack: ClientStack, uploads: Tree, backend: str) -> SweepResult:
+    """Run the sweep of a stack.
 
     Args:
         pass_: The sweep.
-        cohort: The clients.
+        stack: The clients.
         uploads: Their stacked uploads of the previous pass, or {}.
         backend: Name of the backend.
 
@@ -391,22 +391,22 @@ def run_sweep(pass_: Sweep, cohort: Cohort, uploads: Tree, backend: str) -> Swee
         Trees that stay with the clients, and their uploads.
     """
     sweep = _sweep_stack if backend in STACKING_BACKENDS else _sweep_one_by_one
-    return sweep(pass_, cohort, uploads)
+    return sweep(pass_, stack, uploads)
 
 
-def _sweep_one_by_one(pass_: Sweep, cohort: Cohort, uploads: Tree) -> SweepResult:
-    results, schedule = [], cohort.schedule
+def _sweep_one_by_one(pass_: Sweep, stack: ClientStack, uploads: Tree) -> SweepResult:
+    results, schedule = [], stack.schedule
     # One copy for all clients, because each copy waits until the device is idle.
-    index = torch.from_numpy(schedule.index).to(cohort.arrays.device)
+    index = torch.from_numpy(schedule.index).to(stack.arrays.device)
     for row, steps in enumerate(schedule.steps):
-        server = trees.take(cohort.server, row) if cohort.server_is_stacked else cohort.server
-        client, upload = trees.take(cohort.clients, row), trees.take(uploads, row)
+        server = trees.take(stack.server, row) if stack.server_is_stacked else stack.server
+        client, upload = trees.take(stack.clients, row), trees.take(uploads, row)
         total: Tree = {}
         # A client without samples uses one sample of weight 0, which gives zeros.
         for step in range(max(1, int(steps))):
             size = max(1, int(schedule.weight[row, step].sum())) if steps else 1
-            batch = _batch(cohort.arrays, index[row, step, :size], bool(steps))
-            values = _sweep_look(pass_, cohort, row, server, client, upload, batch)
+            batch = _batch(stack.arrays, index[row, step, :size], bool(steps))
+            values = _sweep_look(pass_, stack, row, server, client, upload, batch)
             total = trees.apply(torch.add, total, values) if total else values
         results.append(pass_.end(server, client, upload, total))
     client_states, new_uploads = zip(*results, strict=True)
@@ -414,7 +414,13 @@ def _sweep_one_by_one(pass_: Sweep, cohort: Cohort, uploads: Tree) -> SweepResul
 
 
 def _sweep_look(
-    pass_: Sweep, cohort: Cohort, row: int, server: Tree, client: Tree, upload: Tree, batch: Tree
+    pass_: Sweep,
+    stack: ClientStack,
+    row: int,
+    server: Tree,
+    client: Tree,
+    upload: Tree,
+    batch: Tree,
 ) -> Tree:
     """Compute the sweep's values for a batch; an error names the client and the round."""
     try:
@@ -422,7 +428,7 @@ def _sweep_look(
     except FedloomError:
         raise
     except Exception as error:
-        location = f"client {int(cohort.ids[row])}, round {cohort.round}, in a sweep"
+        location = f"client {int(stack.ids[row])}, round {stack.round}, in a sweep"
         raise FedloomError(f"{location}: {type(error).__name__}: {error}") from error
 
 
@@ -430,26 +436,26 @@ def _batch(arrays: Arrays, index: Tensor, has_weight: bool) -> Tree:
     return arrays.batch(index, torch.full_like(index, int(has_weight)))
 
 
-def _sweep_stack(pass_: Sweep, cohort: Cohort, uploads: Tree) -> SweepResult:
+def _sweep_stack(pass_: Sweep, stack: ClientStack, uploads: Tree) -> SweepResult:
     # Clients with most samples come first, so that finished clients are at the end of the stack.
-    order = np.argsort(-cohort.schedule.steps, kind="stable")
-    rows = torch.from_numpy(order).to(cohort.arrays.device)
-    schedule = cohort.schedule.take(order)
-    server = trees.take(cohort.server, rows) if cohort.server_is_stacked else cohort.server
-    clients, ordered_uploads = trees.take(cohort.clients, rows), trees.take(uploads, rows)
-    look = trees.vmap(pass_.look, (*cohort.dims, 0, 0))
+    order = np.argsort(-stack.schedule.steps, kind="stable")
+    rows = torch.from_numpy(order).to(stack.arrays.device)
+    schedule = stack.schedule.take(order)
+    server = trees.take(stack.server, rows) if stack.server_is_stacked else stack.server
+    clients, ordered_uploads = trees.take(stack.clients, rows), trees.take(uploads, rows)
+    look = trees.vmap(pass_.look, (*stack.dims, 0, 0))
     index, weight = (
         torch.from_numpy(array).to(rows.device) for array in (schedule.index, schedule.weight)
     )
     total: Tree = {}
     for step in range(schedule.index.shape[1]):
         active = slice(0, int((schedule.steps > step).sum()) if step else len(order))
-        batch = cohort.arrays.batch(index[active, step], weight[active, step])
-        active_server = trees.take(server, active) if cohort.server_is_stacked else server
+        batch = stack.arrays.batch(index[active, step], weight[active, step])
+        active_server = trees.take(server, active) if stack.server_is_stacked else server
         active_uploads = trees.take(ordered_uploads, active)
         values = look(active_server, trees.take(clients, active), active_uploads, batch)
         total = _add_to_rows(total, values, active) if total else values
-    end = trees.vmap(pass_.end, (*cohort.dims, 0, 0))
+    end = trees.vmap(pass_.end, (*stack.dims, 0, 0))
     client_states, new_uploads = end(server, clients, ordered_uploads, total)
     original_order = torch.argsort(rows)
     return trees.take(client_states, original_order), trees.take(new_uploads, original_order)

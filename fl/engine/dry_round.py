@@ -12,7 +12,7 @@ from dataclasses import replace
 from fl.api.method import Method, Pass, Phase, Sweep
 from fl.engine import engine
 from fl.engine.batches import Schedule
-from fl.engine.state import PhaseResults, Roster, RoundSchedule, State
+from fl.engine.state import PhaseResults, PhaseSchedule, RoundSchedule, State
 
 NEVER_AGAIN = 2**62
 """Interval of a refresh that takes place only after the first step."""
@@ -46,7 +46,7 @@ def _shorten_pass(pass_: Pass) -> Pass:
 def run_first_steps(
     phase: Phase,
     state: State,
-    roster: Roster,
+    phase_schedule: PhaseSchedule,
     schedule: RoundSchedule,
     backend: str,
     swept_samples: int = 1,
@@ -56,7 +56,7 @@ def run_first_steps(
     Args:
         phase: The phase.
         state: The state of the run.
-        roster: The clients, with the batches of all their steps.
+        phase_schedule: The clients, with the batches of all their steps.
         schedule: The schedule of the round.
         backend: Name of the backend.
         swept_samples: Number of samples that a sweep looks at.
@@ -66,9 +66,9 @@ def run_first_steps(
     """
     schedules = tuple(
         batches and _begin(pass_, batches, swept_samples)
-        for pass_, batches in zip(phase.passes, roster.schedules, strict=True)
+        for pass_, batches in zip(phase.passes, phase_schedule.schedules, strict=True)
     )
-    short = replace(roster, schedules=schedules)
+    short = replace(phase_schedule, schedules=schedules)
     [results] = engine.run_phase(phase, [state], [short], schedule, backend)
     return results
 

@@ -1,8 +1,8 @@
 """The phases of a round: send, train, aggregate.
 
 `run_rounds` runs the phases of a round one after another and aggregates the results. `run_phase`
-divides the participants of a phase into cohorts that fit into memory. One of `fl.engine.backends`
-then trains a cohort in a pass, step by step. Several runs of one method can be computed together;
+divides the participants of a phase into stacks that fit into memory. One of `fl.engine.backends`
+then trains a stack in a pass, step by step. Several runs of one method can be computed together;
 their clients are then trained in one stack.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from fl.api import trees
 from fl.api.method import COUNTS, PAYLOAD, Method, Phase, Sweep, WeightedAverage
 from fl.api.trees import Tree
-from fl.engine.backends import BACKENDS, STACKING_BACKENDS, Cohort, PassResult, run_sweep
+from fl.engine.backends import BACKENDS, STACKING_BACKENDS, ClientStack, PassResult, run_sweep
 from fl.engine.batches import Schedule, join_schedules
 from fl.engine.state import (
     HOST,
@@ -26,13 +26,13 @@ from fl.engine.state import (
     ClientStates,
     Division,
     PhaseResults,
-    Roster,
+    PhaseSchedule,
     RoundSchedule,
     Schedules,
     State,
 )
 
-MAX_COHORT_BYTES = 2**31
+MAX_STACK_BYTES = 2**31
 """Largest size of the trees of clients that are trained at once.
 
 It is a constant, because the grouping of clients decides the last bits of a result.
@@ -46,7 +46,7 @@ weights, gradients, momentum, the state that it keeps, and its upload.
 EMPTY_SCHEDULE = Schedule(
     np.zeros((0, 0, 0), np.int64), np.zeros((0, 0, 0), bool), np.zeros(0, np.int64)
 )
-"""The schedule of a cohort before its first pass."""
+"""The schedule of a stack before its first pass."""
 
 
 def initial_state(
@@ -113,13 +113,13 @@ def run_rounds(
         ]
     losses: list[Tensor] = []
     for number, phases in enumerate(zip(*(method.phases for method in methods), strict=True)):
-        if schedules[0].rosters[number] is not None:
-            rosters = [roster for schedule in schedules if (roster := schedule.rosters[number])]
-            results = run_phase(phases[0], states, rosters, schedules[0], backend, division)
+        if schedules[0].phases[number] is not None:
+            of_phase = [phase for schedule in schedules if (phase := schedule.phases[number])]
+            results = run_phase(phases[0], states, of_phase, schedules[0], backend, division)
             states = [
-                _aggregate(phase, state, roster, result)
-                for phase, state, roster, result in zip(
-                    phases, states, rosters, results, strict=True
+                _aggregate(phase, state, schedule.clients, result)
+                for phase, state, schedule, result in zip(
+                    phases, states, of_phase, results, strict=True
                 )
             ]
             losses = [torch.cat(result.losses) for result in results]
@@ -129,8 +129,8 @@ def run_rounds(
 def run_phase(
     phase: Phase,
     states: Sequence[State],
-    rosters: Sequence[Roster],
-    schedule: RoundSchedule,
+    schedules: Sequence[PhaseSchedule],
+    round_schedule: RoundSchedule,
     backend: str,
     division: Division = UNDIVIDED,
 ) -> list[PhaseResults]:
@@ -139,45 +139,44 @@ def run_phase(
     Args:
         phase: The phase.
         states: The state of each run.
-        rosters: The participants of each run.
-        schedule: The schedule of one of the runs; used for values that all runs share.
+        schedules: The schedule of the phase of each run.
+        round_schedule: The schedule of the round of one of the runs; used for values that all runs
+            share.
         backend: Name of the backend.
         division: How the work is divided.
 
     Returns:
         The results of each run's participants.
     """
-    own_rosters = division.own_participants(rosters)
-    cohorts = list(_cohort_rows(states, own_rosters))
-    is_divided = own_rosters is not rosters or len(cohorts) > 1
+    own = division.own_participants(schedules)
+    stacks = list(_stack_rows(states, own))
+    is_divided = own is not schedules or len(stacks) > 1
     averaging = is_divided and isinstance(phase.aggregate, WeightedAverage)
     messages = [phase.send(state.server) if phase.send else state.server for state in states]
     servers = trees.stack(messages) if len(states) > 1 else messages[0]
-    pass_schedules = _join_runs(own_rosters)
-    n = schedule.weights(torch.cat([roster.n for roster in own_rosters]))
+    batches = _join_runs(own)
+    n = round_schedule.weights(torch.cat([schedule.n for schedule in own]))
     results = [PhaseResults() for _ in states]
-    for rows, runs in cohorts:
-        cohort = _cohort(phase, states, own_rosters, servers, schedule, rows, runs)
-        no_losses = torch.zeros(len(cohort.ids), dtype=torch.float64, device=n.device)
-        result = PassResult(cohort.clients, {}, no_losses)
-        for pass_, pass_schedule in zip(phase.passes, pass_schedules, strict=True):
-            if pass_schedule is None:
+    for rows, runs in stacks:
+        stack = _client_stack(phase, states, own, servers, round_schedule, rows, runs)
+        no_losses = torch.zeros(len(stack.ids), dtype=torch.float64, device=n.device)
+        result = PassResult(stack.clients, {}, no_losses)
+        for pass_, schedule in zip(phase.passes, batches, strict=True):
+            if schedule is None:
                 continue
-            cohort_now = replace(
-                cohort, clients=result.client_states, schedule=pass_schedule.take(rows)
-            )
+            stack = replace(stack, clients=result.client_states, schedule=schedule.take(rows))
             if isinstance(pass_, Sweep):
-                swept = run_sweep(pass_, cohort_now, result.uploads, backend)
+                swept = run_sweep(pass_, stack, result.uploads, backend)
                 result = PassResult(*swept, result.losses)
             else:
-                result = BACKENDS[backend](pass_, cohort_now)
+                result = BACKENDS[backend](pass_, stack)
         client_states = {
             key: tree
             for key, tree in result.client_states.items()
             if key != PAYLOAD or not phase.payload
         }
         for run in np.unique(runs):
-            # A slice copies nothing if the whole cohort belongs to one run.
+            # A slice copies nothing if the whole stack belongs to one run.
             run_rows = torch.from_numpy(np.flatnonzero(runs == run)).to(n.device)
             selection = slice(None) if len(run_rows) == len(runs) else run_rows
             results[run].add(
@@ -187,51 +186,52 @@ def run_phase(
                 result.losses[selection],
                 averaging,
             )
-    return division.join_results(rosters, results, averaging)
+    return division.join_results(schedules, results, averaging)
 
 
-def _aggregate(phase: Phase, state: State, roster: Roster, results: PhaseResults) -> State:
-    """Return a run's state after the server has aggregated the uploads."""
-    server, clients = phase.aggregate(
+def _aggregate(phase: Phase, state: State, clients: Tensor, results: PhaseResults) -> State:
+    """Return a run's state after the server has aggregated the uploads of these clients."""
+    server, client_states = phase.aggregate(
         state.server,
         trees.concatenate(results.client_states),
         trees.concatenate(results.uploads),
         torch.cat(results.n),
     )
-    client_states = state.client_states.replace_clients(roster.clients, trees.to(clients, HOST))
-    return State(server, client_states)
+    return State(
+        server, state.client_states.replace_clients(clients, trees.to(client_states, HOST))
+    )
 
 
-def _join_runs(rosters: Sequence[Roster]) -> Schedules:
+def _join_runs(schedules: Sequence[PhaseSchedule]) -> Schedules:
     """Join the batches of the participants of all runs, for each pass of a phase."""
-    by_pass = zip(*(roster.schedules for roster in rosters), strict=True)
+    by_pass = zip(*(schedule.schedules for schedule in schedules), strict=True)
     return tuple(join_schedules([s for s in runs if s]) if all(runs) else None for runs in by_pass)
 
 
-def _cohort_rows(
-    states: Sequence[State], rosters: Sequence[Roster]
+def _stack_rows(
+    states: Sequence[State], schedules: Sequence[PhaseSchedule]
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yield the rows of each cohort among the participants of all runs, and the run of each row."""
-    runs = np.repeat(np.arange(len(rosters)), [len(roster.clients) for roster in rosters])
+    """Yield the rows of each stack among the participants of all runs, and the run of each row."""
+    runs = np.repeat(np.arange(len(schedules)), [len(schedule.clients) for schedule in schedules])
     client_bytes = trees.nbytes(states[0].server) + states[0].client_states.nbytes
-    size = max(1, MAX_COHORT_BYTES // (COPIES * client_bytes))
+    size = max(1, MAX_STACK_BYTES // (COPIES * client_bytes))
     for begin in range(0, len(runs), size):
         rows = slice(begin, min(begin + size, len(runs)))
         yield rows, runs[rows]
 
 
-def _cohort(
+def _client_stack(
     phase: Phase,
     states: Sequence[State],
-    rosters: Sequence[Roster],
+    schedules: Sequence[PhaseSchedule],
     servers: Tree,
-    schedule: RoundSchedule,
+    round_schedule: RoundSchedule,
     rows: slice,
     runs: np.ndarray,
-) -> Cohort:
+) -> ClientStack:
     """Return some participants, on the device, with their payloads and without batches."""
-    device = schedule.arrays.device
-    ids = torch.cat([roster.clients for roster in rosters])[rows]
+    device = round_schedule.arrays.device
+    ids = torch.cat([schedule.clients for schedule in schedules])[rows]
     by_run: list[Tree] = []
     for run in np.unique(runs):
         clients = states[run].stack_clients(ids[torch.from_numpy(runs == run)], device)
@@ -244,14 +244,14 @@ def _cohort(
     if server_is_stacked:
         servers = trees.take(servers, torch.from_numpy(runs).to(device))
     stack = trees.concatenate(by_run)
-    return Cohort(
+    return ClientStack(
         clients=stack,
         ids=stack["id"],
         server=servers,
         server_is_stacked=server_is_stacked,
         schedule=EMPTY_SCHEDULE,
-        arrays=schedule.arrays,
-        round=schedule.round,
-        training=schedule.training,
-        steps_by_participant=schedule.steps_by_participant,
+        arrays=round_schedule.arrays,
+        round=round_schedule.round,
+        training=round_schedule.training,
+        steps_by_participant=round_schedule.steps_by_participant,
     )

@@ -23,9 +23,9 @@ from fl.data.dataset import Modality, group_title, modality_groups
 from fl.engine import modality_rounds
 from fl.engine.client_data import ClientData
 from fl.engine.modality_rounds import ModalityMethod, ModalitySchedule, weight_names
-from fl.engine.run_basis import MethodComponents, RunBasis, build
+from fl.engine.run_setup import MethodComponents, RunSetup, build
 from fl.engine.simulation import Simulation
-from fl.engine.state import UNDIVIDED, Division, Roster, RoundSchedule, State
+from fl.engine.state import UNDIVIDED, Division, PhaseSchedule, RoundSchedule, State
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ModalitySimulation:
     def of(
         cls,
         components: MethodComponents,
-        basis: RunBasis,
+        setup: RunSetup,
         seed: int,
         modality: np.ndarray,
         by_modality: tuple[Simulation, ...],
@@ -57,20 +57,20 @@ class ModalitySimulation:
 
         Args:
             components: The method and its additions.
-            basis: The network with all weights, the samples of the first modality, and all clients.
+            setup: The network with all weights, the samples of the first modality, and all clients.
             seed: Seed of the run.
             modality: Modality of every client, int64 [clients].
             by_modality: The run of each modality.
         """
-        network = basis.network
+        network = setup.network
         # The server trains in the run of each modality.
         missing = tuple(weight_names(network) - weight_names(run.network) for run in by_modality)
-        method = build(components, replace(basis.context(seed), missing_weights=missing))
-        names = map(group_title, groups_of(basis.modalities, modality))
+        method = build(components, replace(setup.context(seed), missing_weights=missing))
+        names = map(group_title, groups_of(setup.modalities, modality))
         runs = dict(zip(names, ((run.method, run.network) for run in by_modality), strict=True))
         separate = not declaration_of(components.method).modalities
         method, methods = modality_rounds.combine_methods(method, network, runs, separate)
-        whole = Simulation(**basis.values(), method=method, seed=seed)
+        whole = Simulation(**setup.values(), method=method, seed=seed)
         return cls(whole, modality, by_modality, methods)
 
     def with_method(self, components: MethodComponents, seed: int) -> ModalitySimulation:
@@ -129,8 +129,8 @@ class ModalitySimulation:
                 if is_member.any()
                 else None
             )
-        roster = Roster(torch.from_numpy(clients), scheduler.sizes(clients))
-        schedule = scheduler.without_batches(round_, (roster,))
+        phase = PhaseSchedule(torch.from_numpy(clients), scheduler.sizes(clients))
+        schedule = scheduler.with_phases(round_, (phase,))
         return ModalitySchedule(
             **vars(schedule), by_modality=tuple(by_modality), methods=self.modality_methods
         )

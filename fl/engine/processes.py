@@ -19,7 +19,7 @@ from fl.api import trees
 from fl.api.trees import Tree
 from fl.base.schema import UNSEEN
 from fl.engine.client_data import ClientData
-from fl.engine.state import Division, PhaseResults, Roster
+from fl.engine.state import Division, PhaseResults, PhaseSchedule
 
 SCORED_SPLITS = ("val", "test", UNSEEN)
 """The splits that evaluation scores."""
@@ -60,34 +60,34 @@ class ProcessDivision(Division):
     def __init__(self, rank: int, size: int, exchange: Callable[[Any], list[Any]]) -> None:
         self._rank, self._size, self._exchange = rank, size, exchange
 
-    def own_participants(self, rosters: Sequence[Roster]) -> Sequence[Roster]:
+    def own_participants(self, schedules: Sequence[PhaseSchedule]) -> Sequence[PhaseSchedule]:
         """Return for each run the participants that this process trains."""
-        own_rows = self._rows(rosters)[self._rank]
-        return [roster.take(rows) for roster, rows in zip(rosters, own_rows, strict=True)]
+        own_rows = self._rows(schedules)[self._rank]
+        return [schedule.take(rows) for schedule, rows in zip(schedules, own_rows, strict=True)]
 
-    def _rows(self, rosters: Sequence[Roster]) -> list[list[np.ndarray]]:
-        """Return by process and run the rows of its participants in the run's roster."""
-        work = np.concatenate([roster.steps() for roster in rosters])
-        ends = np.cumsum([0, *(len(roster.clients) for roster in rosters)])
+    def _rows(self, schedules: Sequence[PhaseSchedule]) -> list[list[np.ndarray]]:
+        """Return by process and run the rows of its participants in the run's schedule."""
+        work = np.concatenate([schedule.steps() for schedule in schedules])
+        ends = np.cumsum([0, *(len(schedule.clients) for schedule in schedules)])
         return [
             [share[(share >= begin) & (share < end)] - begin for begin, end in pairwise(ends)]
             for share in divide_work(work, self._size)
         ]
 
     def join_results(
-        self, rosters: Sequence[Roster], results: list[PhaseResults], averaging: bool
+        self, schedules: Sequence[PhaseSchedule], results: list[PhaseResults], averaging: bool
     ) -> list[PhaseResults]:
-        """Return the results of all participants, in the order of the rosters."""
+        """Return the results of all participants, in the order of the schedules."""
         by_process = self._exchange(list(map(_concatenate, results)))
-        rows_by_process = self._rows(rosters)
+        rows_by_process = self._rows(schedules)
         return [
             _merge(
                 [trees_by_run[run] for trees_by_run in by_process if trees_by_run[run] is not None],
                 np.argsort(np.concatenate([rows[run] for rows in rows_by_process])),
-                roster.n.device,
+                schedule.n.device,
                 averaging,
             )
-            for run, roster in enumerate(rosters)
+            for run, schedule in enumerate(schedules)
         ]
 
     def own_clients(self, data: ClientData) -> ClientData:
@@ -108,7 +108,7 @@ class ProcessDivision(Division):
 
 
 def _concatenate(results: PhaseResults) -> Tree | None:
-    """Return the results of all cohorts as one tree; None if there is none."""
+    """Return the results of all stacks as one tree; None if there is none."""
     if not results.client_states:
         return None
     return {

@@ -23,8 +23,8 @@ from fl.engine.batches import (
     sweep_schedule,
 )
 from fl.engine.client_data import join_samples
-from fl.engine.run_basis import RunBasis
-from fl.engine.state import Roster, RoundSchedule
+from fl.engine.run_setup import RunSetup
+from fl.engine.state import PhaseSchedule, RoundSchedule
 
 WorkShares = Sequence[Fraction]
 """Share of its work that each participant does; empty if all do all of it."""
@@ -35,18 +35,18 @@ class Scheduler:
     """Draws the schedules of a run's rounds.
 
     Attributes:
-        basis: Data and settings of the run.
+        setup: Data and settings of the run.
         method: Its method.
         seed: Its seed.
     """
 
-    basis: RunBasis
+    setup: RunSetup
     method: Method
     seed: int
 
     def participants(self, round_: int) -> tuple[np.ndarray, WorkShares]:
         """Draw the participants of a round, in ascending order, and their shares of work."""
-        candidates, training = self.basis.client_data.participants, self.basis.training
+        candidates, training = self.setup.client_data.participants, self.setup.training
         count = training.participants(len(candidates))
         generator = rng.generator(self.seed, "participants", round_)
         clients = np.sort(generator.choice(candidates, count, replace=False))
@@ -60,22 +60,22 @@ class Scheduler:
 
     def round_schedule(self, round_: int, clients: np.ndarray, work: WorkShares) -> RoundSchedule:
         """Draw the batches of a round's participants in all phases."""
-        return self.without_batches(round_, self._rosters(clients, work, round_))
+        return self.with_phases(round_, self._phases(clients, work, round_))
 
-    def without_batches(self, round_: int, rosters: tuple[Roster | None, ...]) -> RoundSchedule:
-        """Return a schedule with the given rosters."""
+    def with_phases(self, round_: int, phases: tuple[PhaseSchedule | None, ...]) -> RoundSchedule:
+        """Return the schedule of a round with the given schedules of its phases."""
         return RoundSchedule(
             round_,
-            rosters,
-            self.basis.arrays,
-            self.basis.training,
+            phases,
+            self.setup.arrays,
+            self.setup.training,
             steps_by_participant=self._steps_by_participant,
         )
 
     def sizes(self, clients: np.ndarray) -> Tensor:
         """Return the numbers of training samples of some clients, on the device."""
-        sizes = torch.from_numpy(self.basis.client_data.sizes("train")[clients])
-        return sizes.to(self.basis.arrays.device, torch.float64)
+        sizes = torch.from_numpy(self.setup.client_data.sizes("train")[clients])
+        return sizes.to(self.setup.arrays.device, torch.float64)
 
     def class_counts(self) -> Tensor:
         """Count the training samples of every client by class.
@@ -83,41 +83,41 @@ class Scheduler:
         Returns:
             Counts, int64 [clients, classes]; zeros if samples have no single class.
         """
-        shape = self.basis.client_data.clients, self.basis.classes
-        if not self.basis.task.has_classes:
+        shape = self.setup.client_data.clients, self.setup.classes
+        if not self.setup.task.has_classes:
             return torch.zeros(shape, dtype=torch.int64)
-        sizes = self.basis.client_data.sizes("train")
-        labels = self._labels(join_samples(self.basis.client_data.samples["train"]))
+        sizes = self.setup.client_data.sizes("train")
+        labels = self._labels(join_samples(self.setup.client_data.samples["train"]))
         # A label that is no class raises an error in training, which names its location.
-        is_class = labels < self.basis.classes
-        cells = np.repeat(np.arange(len(sizes)), sizes) * self.basis.classes + labels
+        is_class = labels < self.setup.classes
+        cells = np.repeat(np.arange(len(sizes)), sizes) * self.setup.classes + labels
         counts = np.bincount(cells[is_class], minlength=shape[0] * shape[1])
         return torch.from_numpy(counts.reshape(shape))
 
     def _labels(self, samples: np.ndarray) -> np.ndarray:
-        index = torch.from_numpy(samples).to(self.basis.arrays.device)
-        return np.asarray(self.basis.arrays.labels(index).cpu())
+        index = torch.from_numpy(samples).to(self.setup.arrays.device)
+        return np.asarray(self.setup.arrays.labels(index).cpu())
 
-    def _rosters(
+    def _phases(
         self, clients: np.ndarray, work: WorkShares, round_: int
-    ) -> tuple[Roster | None, ...]:
-        """Return a roster for each phase; None for a phase that the round leaves out."""
+    ) -> tuple[PhaseSchedule | None, ...]:
+        """Return the schedule of each phase; None for a phase that the round leaves out."""
         *earlier_phases, last = self.method.phases
         # These words are keys of random numbers.
-        rosters = [
-            self._roster(phase, clients, work, round_, f" of exchange {number}")
+        earlier = [
+            self._phase(phase, clients, work, round_, f" of exchange {number}")
             if phase.is_active(round_)
             else None
             for number, phase in enumerate(earlier_phases)
         ]
-        return (*rosters, self._roster(last, clients, work, round_, ""))
+        return (*earlier, self._phase(last, clients, work, round_, ""))
 
-    def _roster(
+    def _phase(
         self, phase: Phase, clients: np.ndarray, work: WorkShares, round_: int, suffix: str
-    ) -> Roster:
+    ) -> PhaseSchedule:
         """Return the participants of a phase; every pass draws its own batches."""
         if phase.all_clients:
-            clients, work = self.basis.client_data.participants, ()
+            clients, work = self.setup.client_data.participants, ()
         schedules = [
             self._schedule(
                 pass_,
@@ -128,17 +128,17 @@ class Scheduler:
             )
             for number, pass_ in enumerate(phase.passes)
         ]
-        return Roster(torch.from_numpy(clients), self.sizes(clients), tuple(schedules))
+        return PhaseSchedule(torch.from_numpy(clients), self.sizes(clients), tuple(schedules))
 
     @cached_property
     def _steps_by_participant(self) -> np.ndarray:
-        sizes = self.basis.client_data.sizes("train")[self.basis.client_data.participants]
-        return count_steps(sizes, self.basis.training)
+        sizes = self.setup.client_data.sizes("train")[self.setup.client_data.participants]
+        return count_steps(sizes, self.setup.training)
 
     @cached_property
     def _class_weights(self) -> np.ndarray | None:
         """Class weights of all clients, see `fl.engine.batches.Schedule`."""
-        if self.basis.training.class_weights == "none":
+        if self.setup.training.class_weights == "none":
             return None
         return balanced_class_weights(self.class_counts().numpy())
 
@@ -149,7 +149,7 @@ class Scheduler:
         sampling = pass_ if isinstance(pass_, Sweep) else pass_.sampling
         if not sampling.is_active(round_):
             return None
-        samples = [self.basis.client_data.samples_of(sampling.split, int(k)) for k in clients]
+        samples = [self.setup.client_data.samples_of(sampling.split, int(k)) for k in clients]
         if isinstance(pass_, Sweep):
             limit = pass_.max_samples
             return sweep_schedule(self._limit(samples, clients, limit, round_, purpose))
@@ -159,15 +159,15 @@ class Scheduler:
         return schedule(
             samples,
             clients.tolist(),
-            self.basis.training,
+            self.setup.training,
             self.seed,
             round_,
             purpose,
             sampling=pass_.sampling,
             work=work,
             labels=[self._labels(numbers) for numbers in samples] if by_class else (),
-            classes=self.basis.classes,
-            keyed=self.basis.network.random or self.basis.arrays.random,
+            classes=self.setup.classes,
+            keyed=self.setup.network.random or self.setup.arrays.random,
             refreshes=pass_.refreshes,
             class_weights=None if self._class_weights is None else self._class_weights[clients],
         )

@@ -25,7 +25,7 @@ from fl.base.schema import GLOBAL, PERSONAL
 from fl.engine import engine
 from fl.engine.client_data import ClientData
 from fl.engine.evaluate import evaluate
-from fl.engine.run_basis import MethodComponents, RunBasis, build
+from fl.engine.run_setup import MethodComponents, RunSetup, build
 from fl.engine.scheduling import Scheduler
 from fl.engine.state import UNDIVIDED, Division, RoundSchedule, State
 from fl.pytorch.construction import seeded
@@ -87,7 +87,7 @@ class Trainable(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulation(RunBasis):
+class Simulation(RunSetup):
     """A run of one network, without its state.
 
     Attributes:
@@ -99,10 +99,10 @@ class Simulation(RunBasis):
     seed: int
 
     @classmethod
-    def of(cls, components: MethodComponents, basis: RunBasis, seed: int) -> Simulation:
+    def of(cls, components: MethodComponents, setup: RunSetup, seed: int) -> Simulation:
         """Make the simulation of a method and a seed."""
-        context = replace(basis.context(seed), server_training=basis.server_training(seed))
-        return cls(**basis.values(), method=build(components, context), seed=seed)
+        context = replace(setup.context(seed), server_training=setup.server_training(seed))
+        return cls(**setup.values(), method=build(components, context), seed=seed)
 
     def with_method(self, components: MethodComponents, seed: int) -> Simulation:
         """Make the simulation of another run on the same data, with its own method and seed."""

@@ -203,8 +203,8 @@ Schedules = tuple[Schedule | None, ...]
 
 
 @dataclass(frozen=True)
-class Roster:
-    """The participants of a phase, with their batches.
+class PhaseSchedule:
+    """The schedule of a phase: its participants and their batches.
 
     Attributes:
         clients: Their ids, int64 [m], in host memory.
@@ -216,11 +216,11 @@ class Roster:
     n: Tensor
     schedules: Schedules = ()
 
-    def take(self, rows: np.ndarray) -> Roster:
-        """Return the roster of some participants, in the given order."""
+    def take(self, rows: np.ndarray) -> PhaseSchedule:
+        """Return the schedule of some participants, in the given order."""
         index = torch.from_numpy(rows)
         schedules = tuple(schedule and schedule.take(rows) for schedule in self.schedules)
-        return Roster(self.clients[index], self.n[index.to(self.n.device)], schedules)
+        return PhaseSchedule(self.clients[index], self.n[index.to(self.n.device)], schedules)
 
     def steps(self) -> np.ndarray:
         """Return the number of steps of each participant, [m]."""
@@ -236,8 +236,8 @@ class RoundSchedule:
 
     Attributes:
         round: Number of the round.
-        rosters: By phase, in the order of `Method.phases`; None for a phase that the round leaves
-            out. The last roster contains the round's participants.
+        phases: By phase, in the order of `Method.phases`; None for a phase that the round leaves
+            out. The last one has the round's participants.
         arrays: The samples.
         training: Settings of training.
         steps_by_participant: Local steps in a round of every possible participant by its settings,
@@ -245,7 +245,7 @@ class RoundSchedule:
     """
 
     round: int
-    rosters: tuple[Roster | None, ...]
+    phases: tuple[PhaseSchedule | None, ...]
     arrays: Arrays
     training: Training
     steps_by_participant: np.ndarray | None = None
@@ -255,35 +255,35 @@ class RoundSchedule:
         return (n > 0).to(n) if self.training.weighting == "uniform" else n
 
     @property
-    def last_roster(self) -> Roster:
-        """The roster of the last phase, which every round has."""
-        assert self.rosters[-1] is not None
-        return self.rosters[-1]
+    def last_phase(self) -> PhaseSchedule:
+        """The schedule of the last phase, which every round has."""
+        assert self.phases[-1] is not None
+        return self.phases[-1]
 
     @property
     def clients(self) -> Tensor:
         """The ids of the participants, int64 [m], in host memory."""
-        return self.last_roster.clients
+        return self.last_phase.clients
 
     @property
     def n(self) -> Tensor:
         """Numbers of training samples of the participants, [m]."""
-        return self.last_roster.n
+        return self.last_phase.n
 
     @property
     def schedules(self) -> Schedules:
         """Batches of the participants in each pass of the last phase."""
-        return self.last_roster.schedules
+        return self.last_phase.schedules
 
     def with_schedules(self, schedules: Iterable[Schedule | None]) -> RoundSchedule:
         """Return the schedule with other batches in the last phase."""
-        last = replace(self.last_roster, schedules=tuple(schedules))
-        return replace(self, rosters=(*self.rosters[:-1], last))
+        last = replace(self.last_phase, schedules=tuple(schedules))
+        return replace(self, phases=(*self.phases[:-1], last))
 
 
 @dataclass(frozen=True)
 class PhaseResults:
-    """The results of one run's participants in a phase, a stack for each cohort.
+    """The results of one run's participants in a phase, a tree for each stack.
 
     Attributes:
         client_states: Trees that stay with the clients.
@@ -300,7 +300,7 @@ class PhaseResults:
     def add(
         self, client_states: Tree, uploads: Tree, n: Tensor, losses: Tensor, averaging: bool
     ) -> None:
-        """Add a cohort.
+        """Add a stack.
 
         Args:
             client_states: Trees that stay with its clients, stacked.
@@ -327,17 +327,17 @@ class Division:
     `fl.engine.processes` has another one.
     """
 
-    def own_participants(self, rosters: Sequence[Roster]) -> Sequence[Roster]:
+    def own_participants(self, schedules: Sequence[PhaseSchedule]) -> Sequence[PhaseSchedule]:
         """Return for each run the participants that this process trains."""
-        return rosters
+        return schedules
 
     def join_results(
-        self, rosters: Sequence[Roster], results: list[PhaseResults], averaging: bool
+        self, schedules: Sequence[PhaseSchedule], results: list[PhaseResults], averaging: bool
     ) -> list[PhaseResults]:
         """Join what `own_participants` gave with the results of all others.
 
         Args:
-            rosters: All participants of each run.
+            schedules: The schedule of the phase of each run, with all participants.
             results: By run, the results of this process.
             averaging: Whether uploads are averaged, so that their order has no meaning.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fl.data.prepared import Prepared
     from fl.engine.assembly import RunComponents
     from fl.engine.modality_simulation import ModalitySimulation
-    from fl.engine.run_basis import MethodComponents
+    from fl.engine.run_setup import MethodComponents
     from fl.engine.simulation import Simulation
 
 COMPONENT_KINDS = {
@@ -45,7 +45,7 @@ SPEC_ERRORS = (FedloomError, OSError, KeyError, TypeError, ValueError, Attribute
 
 
 COMPONENT_FIELDS = {"wire": "upload_filters"}
-"""Fields of `fl.engine.run_basis.MethodComponents` by key of the spec, where the two differ: run
+"""Fields of `fl.engine.run_setup.MethodComponents` by key of the spec, where the two differ: run
 names contain the keys of specs, so a key of a spec stays.
 """
 
@@ -169,7 +169,7 @@ class RunSpec:
 
 def method_components_of(spec: MethodSpec) -> MethodComponents:
     """Return a method with the terms, alterations and upload filters that a study adds."""
-    from fl.engine.run_basis import MethodComponents
+    from fl.engine.run_setup import MethodComponents
 
     added_components = {
         COMPONENT_FIELDS.get(key, key): tuple(

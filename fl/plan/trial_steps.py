@@ -27,9 +27,9 @@ from fl.base.specs import MethodSpec, component_specs
 from fl.data.dataset import Modality
 from fl.engine import dry_round, engine
 from fl.engine.batches import Schedule, schedule, sweep_schedule
-from fl.engine.run_basis import MethodComponents, build, build_component
+from fl.engine.run_setup import MethodComponents, build, build_component
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
-from fl.engine.state import Roster, RoundSchedule, State
+from fl.engine.state import PhaseSchedule, RoundSchedule, State
 from fl.plan.components import Inputs
 from fl.pytorch import torch_internals
 
@@ -173,12 +173,12 @@ class _Trial:
         # Phases leave it as it is; a method may draw images for it.
         state = self._state()
         for phase in dry_round.with_single_steps(self.method).phases:
-            roster = self._roster(phase)
+            phase_schedule = self._phase_schedule(phase)
             schedule = RoundSchedule(
-                FIRST_ROUND, (roster,), self._arrays, self.attempt.context.training
+                FIRST_ROUND, (phase_schedule,), self._arrays, self.attempt.context.training
             )
             results = dry_round.run_first_steps(
-                phase, state, roster, schedule, backend, swept_samples=self.size
+                phase, state, phase_schedule, schedule, backend, swept_samples=self.size
             )
             if shows_values and not all(losses.isfinite().all() for losses in results.losses):
                 raise FedloomError("the loss is not finite")
@@ -193,11 +193,11 @@ class _Trial:
         counts = torch.ones(self._clients, self.attempt.context.classes, dtype=torch.int64)
         return engine.initial_state(self.method, variables, counts)
 
-    def _roster(self, phase: Phase) -> Roster:
+    def _phase_schedule(self, phase: Phase) -> PhaseSchedule:
         """Return the clients, with a batch for every pass of a phase."""
         sizes = torch.full((self._clients,), self.size, dtype=torch.float64, device=self.device)
         schedules = tuple(map(self._schedule, phase.passes))
-        return Roster(torch.arange(self._clients), sizes, schedules)
+        return PhaseSchedule(torch.arange(self._clients), sizes, schedules)
 
     def _schedule(self, pass_: Pass | Sweep) -> Schedule:
         """Draw a batch for each client, as the scheduler of a run does."""

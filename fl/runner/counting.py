@@ -192,15 +192,15 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
     result, payload_is_new = ShortRound(), True
     operations = OperationCounter()
     row = schedule.n.argmax()[None].cpu().numpy()
-    phases = zip(short.method.phases, simulation.method.phases, schedule.rosters, strict=True)
-    for number, (phase, original, roster) in enumerate(phases):
-        if roster is None or not any(roster.schedules):
+    phases = zip(short.method.phases, simulation.method.phases, schedule.phases, strict=True)
+    for number, (phase, original, phase_schedule) in enumerate(phases):
+        if phase_schedule is None or not any(phase_schedule.schedules):
             continue
         message = dict(phase.send(state.server) if phase.send else state.server)
         result.receive(without_upload_state(message))
         if payload_is_new and not phase.payload:
             result.down += trees.nbytes(state.client_states.initial.get(PAYLOAD, {}))
-        one_client = roster.take(row)
+        one_client = phase_schedule.take(row)
         counters = [_PassCounter(operations) for _ in phase.passes]
         counted_phase = replace(
             phase,
@@ -213,14 +213,14 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
         with operations:
             answers = dry_round.run_first_steps(counted_phase, state, one_client, schedule, "loop")
         for counter, pass_, batches in zip(
-            counters, original.passes, roster.schedules, strict=True
+            counters, original.passes, phase_schedule.schedules, strict=True
         ):
             if batches is not None:
                 is_sweep = isinstance(pass_, Sweep)
                 steps = batches.weight.sum((1, 2)) if is_sweep else batches.steps
                 result.work.append(Work(pass_, steps, clients, counter.counts(pass_)))
         [client_states], [uploads], [n] = answers.client_states, answers.uploads, answers.n
-        is_last = number + 1 == len(schedule.rosters)
+        is_last = number + 1 == len(schedule.phases)
         upload_bytes = simulation.method.upload_bytes if is_last else None
         result.up += upload_bytes(uploads) if upload_bytes else trees.nbytes(uploads)
         if not is_last:  # The result of the last phase is not needed.

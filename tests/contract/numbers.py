@@ -28,7 +28,7 @@ from fl.base import fields, registry
 from fl.base.errors import Location
 from fl.engine import simulate
 from fl.engine.client_data import ClientData
-from fl.engine.run_basis import MethodComponents, RunBasis
+from fl.engine.run_setup import MethodComponents, RunSetup
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
@@ -84,7 +84,7 @@ def of(
     x, y = (np.array(values) for values in zip(*flat, strict=True))
     arrays = Arrays(x[:, None], y, IDENTITY, dtype=torch.float64)
     components = MethodComponents(entry.instantiate(entry.parse(values, location)))
-    return Simulation.of(components, RunBasis(network, settled, arrays, held, classes), seed=0)
+    return Simulation.of(components, RunSetup(network, settled, arrays, held, classes), seed=0)
 
 
 def tensor(values: Any) -> Tensor:

@@ -157,7 +157,7 @@ def test_seeds_trained_together_and_resumed_are_those_trained_apart() -> None:
 def test_who_else_takes_part_and_in_which_order_does_not_matter(which: int) -> None:
     simulation = simulations(rounds=1, participation=1.0)[which]
     plan, order = simulation.round_schedule(1), np.array([2, 0, 3])
-    some = replace(plan, rosters=(plan.last_roster.take(order),))
+    some = replace(plan, phases=(plan.last_phase.take(order),))
     losses, others = (
         engine.run_round(simulation.method, simulation.begin(), p, "stacked")[1]
         for p in (plan, some)

@@ -19,7 +19,7 @@ from fl.api.training import Training
 from fl.blocks.reweighting import reweighted_mean, unweighted_upload
 from fl.engine import engine
 from fl.engine.client_data import ClientData
-from fl.engine.run_basis import MethodComponents, RunBasis
+from fl.engine.run_setup import MethodComponents, RunSetup
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.methods.fedfa import SHARE_EPS, FedFA, histogram_sums, soft_bins, symmetric_kl
@@ -47,8 +47,8 @@ def simulation(method: Any, clients: Sequence[np.ndarray]) -> Simulation:
     held = np.split(np.arange(len(x)), np.cumsum([len(one) for one in clients])[:-1])
     arrays = Arrays(x, np.arange(len(x)) % 2, IDENTITY, dtype=torch.float64)
     data = ClientData({"train": held, "test": held})
-    basis = RunBasis(given.network, given.training, arrays, data, 2)
-    return Simulation.of(MethodComponents(method), basis, seed=0)
+    setup = RunSetup(given.network, given.training, arrays, data, 2)
+    return Simulation.of(MethodComponents(method), setup, seed=0)
 
 
 aligned = partial(FedFA, augment="none", histograms=True)

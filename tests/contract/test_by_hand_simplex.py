@@ -14,8 +14,8 @@ from contract.test_degenerate import ends, personal, shared
 from fl.api import trees
 from fl.base.schema import PERSONAL
 from fl.engine import simulate
-from fl.engine.state import Roster
 from fl.methods.floco import client_points, draw_near
+from fl.engine.state import PhaseSchedule
 
 CLIENTS: list[Samples] = [[(1, 0), (2, 1)], [(3, 1)], [(0.5, 0), (-1, 1)]]
 ENDPOINTS = np.array([[0.4, -0.1], [-0.3, 0.8], [0.2, 0.1]])
@@ -31,15 +31,15 @@ def test_floco_of_one_endpoint_is_fedavg() -> None:
 
 
 def trained_endpoints(
-    endpoints: np.ndarray, roster: Roster, points: np.ndarray, has_region: bool
+    endpoints: np.ndarray, phase: PhaseSchedule, points: np.ndarray, has_region: bool
 ) -> list[np.ndarray]:
     """Endpoints [M, 2] of each client after its steps: h <- h_m - eta alpha_m grad at the mix."""
-    schedule = roster.schedules[0]
+    schedule = phase.schedules[0]
     assert schedule is not None
     keys = schedule.keys()
     assert keys is not None
     results = []
-    for row, client in enumerate(roster.clients.tolist()):
+    for row, client in enumerate(phase.clients.tolist()):
         x, y = (np.array(values, float) for values in zip(*CLIENTS[client], strict=True))
         heads = endpoints.copy()
         for step in range(schedule.steps[row]):
@@ -92,12 +92,12 @@ def test_floco_is_its_algorithm() -> None:
     sizes = [len(samples) for samples in CLIENTS]
     for finished in simulate.rounds(simulation, state, 0, "stacked"):
         state, plan = finished.state, simulation.round_schedule(finished.number)
-        early = plan.rosters[0]
+        early = plan.phases[0]
         assert (early is None) == (finished.number == 1)
         if early is not None:
             rows = trained_endpoints(endpoints, early, points, has_region=False)
             points = released_points(np.stack([heads.ravel() for heads in rows]), 3)
-        trained = trained_endpoints(endpoints, plan.last_roster, points, early is not None)
+        trained = trained_endpoints(endpoints, plan.last_phase, points, early is not None)
         endpoints = np.average(trained, axis=0, weights=sizes)
     np.testing.assert_allclose(state.server["points"], points, rtol=0, atol=1e-9)
     assert len(np.unique(points.round(6), axis=0)) == 3

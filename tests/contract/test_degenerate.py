@@ -99,7 +99,7 @@ def test_scaffold_without_controls_is_fedavg_over_clients_that_weigh_alike() -> 
     state, average, apart = scaffold.begin(), fedavg.begin(), []
     for number in (1, 2):
         plan = scaffold.round_schedule(number)
-        plan = replace(plan, rosters=(replace(plan.last_roster, n=torch.ones_like(plan.n)),))
+        plan = replace(plan, phases=(replace(plan.last_phase, n=torch.ones_like(plan.n)),))
         state, _ = engine.run_round(scaffold.method, state, plan, "loop")
         average, _ = engine.run_round(fedavg.method, average, plan, "loop")
         apart.append(worlds.distance(shared(scaffold, state), shared(fedavg, average)))

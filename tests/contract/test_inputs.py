@@ -19,7 +19,7 @@ from fl.api.network import Network
 from fl.base import registry
 from fl.base.errors import FedloomError, Location
 from fl.data.dataset import Modality
-from fl.engine.run_basis import RunBasis
+from fl.engine.run_setup import RunSetup
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
 from fl.engine.simulation import Simulation
 from fl.plan.run_spec import RunSpec
@@ -106,7 +106,7 @@ def test_two_inputs_train_as_one_that_the_model_cuts_in_two() -> None:
     )
     plain = Simulation.of(
         RunSpec({"method": {"name": "fedavg"}, "terms": []}).method_components,
-        RunBasis(network, simulation.training, arrays, simulation.client_data, 3),
+        RunSetup(network, simulation.training, arrays, simulation.client_data, 3),
         seed=5,
     )
     state, rows = worlds.run(simulation)

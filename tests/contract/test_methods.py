@@ -30,7 +30,7 @@ from fl.base.schema import GLOBAL, PERSONAL
 from fl.cli import catalogue
 from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
-from fl.engine.state import Roster, State
+from fl.engine.state import PhaseSchedule, State
 from fl.runner.stack import Stack
 from fl.store import checkpoint
 
@@ -108,7 +108,7 @@ def test_clients_fetched_in_small_groups_make_no_difference(
     state, rows = worlds.run(simulation, "stacked")
     size = trees.nbytes(simulation.begin().server) + trees.nbytes(simulation.begin().clients) // 4
     monkeypatch.setattr(
-        engine, "MAX_COHORT_BYTES", engine.COPIES * size * 3
+        engine, "MAX_STACK_BYTES", engine.COPIES * size * 3
     )  # Three of four at once.
     grouped, grouped_rows = worlds.run(simulation, "stacked")
     assert worlds.distance(worlds.tree(grouped), worlds.tree(state)) < 1e-10
@@ -167,17 +167,20 @@ def test_fills_do_not_influence_the_gradient(method: str) -> None:
     if simulation.network.batch_norm:
         pytest.skip("batch statistics are over whole batches")
     plan = simulation.round_schedule(1)
-    rosters = [roster for roster in plan.rosters if roster]
-    first = [s for roster in rosters for s in roster.schedules if s is not None]
+    phases = [phase for phase in plan.phases if phase]
+    first = [s for phase in phases for s in phase.schedules if s is not None]
     assert not first or not first[0].weight[1, 0].all(), "the small client's batches have fills"
 
-    def other(roster: Roster) -> Roster:
+    def other(phase: PhaseSchedule) -> PhaseSchedule:
         schedules = (
-            s and replace(s, index=np.where(s.weight, s.index, 33)) for s in roster.schedules
+            s and replace(s, index=np.where(s.weight, s.index, 33)) for s in phase.schedules
         )
-        return replace(roster, schedules=tuple(schedules))
+        return replace(phase, schedules=tuple(schedules))
 
-    changed = replace(plan, rosters=tuple(roster and other(roster) for roster in plan.rosters))
+    changed = replace(
+        plan,
+        phases=tuple(phase and other(phase) for phase in plan.phases),
+    )
     begun = simulation.begin()
     state, losses = engine.run_round(simulation.method, begun, plan, "stacked")
     same, others = engine.run_round(simulation.method, begun, changed, "stacked")

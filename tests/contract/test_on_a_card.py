@@ -37,7 +37,7 @@ from fl.base import registry
 from fl.engine import backends, batches, engine, loader, simulate
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
-from fl.engine.state import Roster, State
+from fl.engine.state import PhaseSchedule, State
 from fl.runner import costs
 from fl.runner.stack import Stack
 from fl.store import checkpoint
@@ -126,15 +126,15 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
     return seen
 
 
-def first_steps(roster: Roster | None) -> Roster | None:
-    """The roster with the first step of each of its passes."""
-    if roster is None:
+def first_steps(phase: PhaseSchedule | None) -> PhaseSchedule | None:
+    """The schedule of a phase with the first step of each of its passes."""
+    if phase is None:
         return None
     few = (
         s and replace(s, index=s.index[:, :1], weight=s.weight[:, :1], steps=s.steps.clip(max=1))
-        for s in roster.schedules
+        for s in phase.schedules
     )
-    return replace(roster, schedules=tuple(few))
+    return replace(phase, schedules=tuple(few))
 
 
 def one_step_each(simulation: Simulation, backend: str) -> None:
@@ -142,7 +142,7 @@ def one_step_each(simulation: Simulation, backend: str) -> None:
     state = simulation.begin()
     for number in range(1, simulation.training.rounds + 1):
         plan = simulation.round_schedule(number)
-        plan = replace(plan, rosters=tuple(map(first_steps, plan.rosters)))
+        plan = replace(plan, phases=tuple(map(first_steps, plan.phases)))
         state, _ = engine.run_round(simulation.method, state, plan, backend)
 
 

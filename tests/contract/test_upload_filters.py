@@ -124,7 +124,7 @@ def test_who_was_drawn_first_does_not_matter(name: str) -> None:
     """The mean over the same clients in another order is the same, to rounding."""
     simulation = with_wire(name, rounds=1, participation=1.0)
     plan, order = simulation.round_schedule(1), np.array([2, 0, 3, 1])
-    turned = replace(plan, rosters=(plan.last_roster.take(order),))
+    turned = replace(plan, phases=(plan.last_phase.take(order),))
     states = [
         engine.run_round(simulation.method, simulation.begin(), p, "stacked")[0]
         for p in (plan, turned)

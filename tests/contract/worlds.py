@@ -26,7 +26,7 @@ from fl.engine import simulate
 from fl.engine.assembly import TYPE_BY_PRECISION, make_network
 from fl.engine.client_data import ClientData
 from fl.engine.modality_rounds import ModalitySchedule
-from fl.engine.run_basis import RunBasis
+from fl.engine.run_setup import RunSetup
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.engine.state import RoundSchedule, State
@@ -146,9 +146,9 @@ def world(
     }
     network = make_network(lambda: module(model), settled)
     arrays = Arrays(x, y, NORMALISATION, device, TYPE_BY_PRECISION[settled.precision])
-    basis = RunBasis(network, settled, arrays, held, CLASSES)
+    setup = RunSetup(network, settled, arrays, held, CLASSES)
     try:
-        return Simulation.of(RunSpec(spec).method_components, basis, seed)
+        return Simulation.of(RunSpec(spec).method_components, setup, seed)
     except FedloomError:
         if model == "cnn" or network.batch_norm:
             raise
@@ -237,12 +237,12 @@ def chosen(plan: RoundSchedule, rows: Sequence[int]) -> RoundSchedule:
 
 
 def _of_clients(plan: RoundSchedule, clients: list[int]) -> RoundSchedule:
-    rosters = []
-    for roster in plan.rosters:
-        ids = [] if roster is None else roster.clients.tolist()
+    phases = []
+    for phase in plan.phases:
+        ids = [] if phase is None else phase.clients.tolist()
         places = [ids.index(client) for client in clients if client in ids]
-        rosters.append(roster and roster.take(np.array(places, np.int64)))
-    plan = replace(plan, rosters=tuple(rosters))
+        phases.append(phase and phase.take(np.array(places, np.int64)))
+    plan = replace(plan, phases=tuple(phases))
     if not isinstance(plan, ModalitySchedule):
         return plan
     inner = [its and _of_clients(its, clients) for its in plan.by_modality]

@@ -21,7 +21,7 @@ from fl.engine import compiled, engine
 from fl.engine.batches import schedule
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
-from fl.engine.state import Roster, RoundSchedule
+from fl.engine.state import PhaseSchedule, RoundSchedule
 from fl.methods.fedavg import FedAvg
 from fl.models.lstm import LSTM
 
@@ -70,8 +70,8 @@ def test_lstm_runs_uncompiled_to_the_same_numbers(programs: Callable[[], int]) -
     x = np.random.default_rng(0).integers(0, 7, (12, 5))
     batches = schedule([np.arange(4), np.arange(4, 12)], [0, 1], training, 0, 1)
     arrays = Arrays(x, x[:, 0] % 3, None, dtype=torch.float64)
-    roster = Roster(torch.arange(2), torch.tensor([4, 8]), (batches,))
-    plan = RoundSchedule(1, (roster,), arrays, replace(training, lr=0.5))
+    phase = PhaseSchedule(torch.arange(2), torch.tensor([4, 8]), (batches,))
+    plan = RoundSchedule(1, (phase,), arrays, replace(training, lr=0.5))
     state = engine.initial_state(method, context.init(0), torch.ones(2, 3, dtype=torch.int64))
     ends = [engine.run_round(method, state, plan, name)[0] for name in ("compiled", "loop")]
     assert worlds.distance(*(worlds.tree(end) for end in ends)) < 1e-10

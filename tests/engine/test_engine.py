@@ -20,7 +20,7 @@ from fl.engine import engine
 from fl.engine.batches import Schedule, schedule
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
-from fl.engine.state import Roster, RoundSchedule, State
+from fl.engine.state import PhaseSchedule, RoundSchedule, State
 
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 STEPS = [3, 1, 5, 3]
@@ -67,8 +67,8 @@ def counted() -> tuple[State, RoundSchedule]:
     y = np.arange(50)
     plan = RoundSchedule(
         round=1,
-        rosters=(
-            Roster(
+        phases=(
+            PhaseSchedule(
                 clients,
                 torch.tensor([1.0, 1.0, 4.0, 2.0], dtype=torch.float64),
                 (Schedule(index, np.ones(index.shape, bool), np.array(STEPS)),),

@@ -48,7 +48,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = "backends batches engine evaluate sample_arrays scheduling simulate simulation state "
-ENGINE += "run_basis assembly modality_rounds modality_simulation"
+ENGINE += "run_setup assembly modality_rounds modality_simulation"
 TASKS = "tasks/classification tasks/regression tasks/segmentation"
 API = f"method optimizers recipes {TASKS} term training trees"
 FILES = {

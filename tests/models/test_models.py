@@ -16,7 +16,7 @@ from fl.base.errors import ConfigError, FedloomError, Location
 from fl.engine import engine
 from fl.engine.batches import schedule
 from fl.engine.sample_arrays import Arrays
-from fl.engine.state import Roster, RoundSchedule
+from fl.engine.state import PhaseSchedule, RoundSchedule
 from fl.methods.fedavg import FedAvg
 from fl.methods.perfedavg import PerFedAvg
 from fl.models.alexnet import AlexNet
@@ -238,9 +238,9 @@ def both_backends(method, made, x, y):
     batches = tuple(
         schedule(samples, [0, 1], training, 0, 1, keyed=made.random) for _ in built.passes
     )
-    roster = Roster(torch.arange(2), torch.tensor([4, 8]), batches)
+    phase = PhaseSchedule(torch.arange(2), torch.tensor([4, 8]), batches)
     arrays = Arrays(x, y, identity, dtype=torch.float64)
-    plan = RoundSchedule(1, (roster,), arrays, replace(training, lr=0.05))
+    plan = RoundSchedule(1, (phase,), arrays, replace(training, lr=0.05))
     begun = engine.initial_state(built, made.init(0), torch.ones(2, 4, dtype=torch.int64))
     ends = []
     for backend in ("loop", "stacked"):

@@ -146,9 +146,7 @@ def test_rounds_beside_released_code_have_a_missing_class_and_half_of_the_client
     assert counts[0, population.MISSING_CLASS] == 0 and (counts[1:] > 0).all()
     assert counts.sum(1).tolist() == population.SIZES.tolist()
     trained = population.train(run)
-    drawn = [
-        roster.clients.tolist() for plan in trained.schedules for roster in plan.rosters if roster
-    ]
+    drawn = [phase.clients.tolist() for plan in trained.schedules for phase in plan.phases if phase]
     assert [len(clients) for clients in drawn] == [3, 3, 3]
 
 
@@ -161,9 +159,9 @@ def test_a_peer_gets_every_sample_of_a_client_once_an_epoch() -> None:
         epochs = [[float(x.sum()) for xs, _ in loader for x in xs] for _ in range(2)]
         assert sorted(epochs[0]) == sorted(epochs[1]) == pytest.approx(everything)
         assert epochs[0] != epochs[1]
-        roster = feed.schedules[0].rosters[-1]
-        assert roster and roster.schedules[0]
-        index = roster.schedules[0].index[roster.clients.tolist().index(client), 0]
+        phase = feed.schedules[0].phases[-1]
+        assert phase and phase.schedules[0]
+        index = phase.schedules[0].index[phase.clients.tolist().index(client), 0]
         first = run.arrays.inputs(torch.from_numpy(index))
         torch.testing.assert_close(next(iter(loader))[0], first)
 

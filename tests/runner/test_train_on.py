@@ -129,7 +129,7 @@ def test_some_real_samples_are_as_many_of_every_class_and_the_same_for_all_seeds
 def test_distribution_matching_sees_real_samples_whatever_is_trained_on() -> None:
     simulation = worlds.world("fedlgd", "cnn", {"initial": "real"}, sizes=(40, 30, 50, 40))
     on = assembly.train_on_images(simulation, torch.zeros(4, 3, 1, 4, 4, dtype=torch.float64))
-    _, warmup = on.round_schedule(1).rosters[0].schedules
+    _, warmup = on.round_schedule(1).phases[0].schedules
     assert warmup.index[warmup.weight].max() < simulation.arrays.size
     assert on.method.phases[0].passes[1].sampling.split == REAL
     assert local_images.statistics_sweep(_setting(on), 1, "noise").split == REAL

@@ -26,7 +26,7 @@ from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.base.units import object_text
 from fl.data.dataset import Modality
-from fl.engine.backends import Cohort, loop
+from fl.engine.backends import ClientStack, loop
 from fl.engine.batches import schedule
 from fl.engine.client_data import ClientData
 from fl.engine.sample_arrays import Arrays
@@ -133,7 +133,7 @@ def _check_stages(declared: Any, method: Method) -> None:
 
 
 @dataclass(frozen=True)
-class RunBasis:
+class RunSetup:
     """The data and settings that runs share which differ in their method or their seed.
 
     Attributes:
@@ -161,7 +161,7 @@ class RunBasis:
 
     def values(self) -> dict[str, Any]:
         """Return the attributes by name, without those of a class that inherits from this one."""
-        return {field.name: getattr(self, field.name) for field in fields(RunBasis)}
+        return {field.name: getattr(self, field.name) for field in fields(RunSetup)}
 
     def context(self, seed: int) -> BuildContext:
         """Return what the method of a run with this seed is built for.
@@ -202,7 +202,7 @@ class RunBasis:
         labels = arrays.labels(torch.from_numpy(samples).to(arrays.device)).cpu().numpy()
 
         def train_on_server(pass_: Pass, tree: Tree, round_: int) -> Tree:
-            cohort = Cohort(
+            stack = ClientStack(
                 clients=trees.stack([tree]),
                 ids=torch.zeros(1, dtype=torch.int64),
                 server={},
@@ -225,7 +225,7 @@ class RunBasis:
                 training=replace(self.training, clip_norm=None),
             )
             with torch.enable_grad():
-                return trees.take(loop(pass_, cohort).client_states, 0)
+                return trees.take(loop(pass_, stack).client_states, 0)
 
         return train_on_server
 
