@@ -58,42 +58,30 @@ class RunComponents:
 
 
 @dataclass(frozen=True)
-class ArrayReader:
-    """Makes arrays of the inputs of a prepared data set.
+class Assembly:
+    """The parts from which the simulation of a run is assembled.
 
     Attributes:
+        spec: The spec of the run.
+        components: The objects that the spec names.
         prepared: The data set.
-        labels: Its labels for the task.
+        data: The samples of each client.
+        training: Settings of training.
+        labels: Labels of the data set for the task.
         label_normalisation: Normalisation of targets; None for other labels.
         training_samples: Samples from which means and deviations are computed.
-        training: Settings of training.
-        device: The device of the arrays.
+        device: The device on which the run is trained.
     """
 
+    spec: Spec
+    components: RunComponents
     prepared: Prepared
+    data: ClientData
+    training: Training
     labels: np.ndarray
     label_normalisation: dict[str, Any] | None
     training_samples: np.ndarray
-    training: Training
     device: torch.device
-
-    @property
-    def x(self) -> Arrays:
-        """The first input."""
-        return self.arrays("x", self.training.augmentation)
-
-    def all_inputs(self, modalities: Sequence[Modality]) -> Arrays:
-        """Return several inputs as one, for clients that have all of them."""
-        augmentations = augmentation_by_modality(modalities, self.training.augmentation)
-        return SeveralArrays({m.name: self.arrays(m.array, augmentations[m]) for m in modalities})
-
-    def inputs_of(self, group: Sequence[Modality]) -> Arrays:
-        """Return the inputs of clients that have these modalities: one, or several as one."""
-        if len(group) > 1:
-            return self.all_inputs(group)
-        return self.arrays(
-            group[0].array, "none" if group[0].tokens else self.training.augmentation
-        )
 
     def arrays(self, name: str, augmentation: str) -> Arrays:
         """Return the inputs of an array of the data set."""
@@ -118,42 +106,32 @@ class ArrayReader:
             label_normalisation=self.label_normalisation,
         )
 
+    def all_inputs(self, modalities: Sequence[Modality]) -> Arrays:
+        """Return several inputs as one, for clients that have all of them."""
+        augmentations = augmentation_by_modality(modalities, self.training.augmentation)
+        return SeveralArrays({m.name: self.arrays(m.array, augmentations[m]) for m in modalities})
 
-@dataclass(frozen=True)
-class Assembly:
-    """The parts from which the simulation of a run is assembled.
-
-    Attributes:
-        spec: The spec of the run.
-        components: The objects that the spec names.
-        table: The partition table.
-        data: The samples of each client.
-        reader: The inputs of the data set.
-    """
-
-    spec: Spec
-    components: RunComponents
-    table: pd.DataFrame
-    data: ClientData
-    reader: ArrayReader
+    def inputs_of(self, group: Sequence[Modality]) -> Arrays:
+        """Return the inputs of clients that have these modalities: one, or several as one."""
+        if len(group) > 1:
+            return self.all_inputs(group)
+        return self.arrays(
+            group[0].array, "none" if group[0].tokens else self.training.augmentation
+        )
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each of several inputs by name."""
         return {modality.name: modality.shape for modality in self.components.modalities}
 
-    @property
-    def classes(self) -> int:
-        """Number of classes."""
-        return len(self.reader.prepared.classes)
-
     def module(self, shape: Any) -> Any:
         """Return a new module of the run's model for inputs of a shape, or of several by name."""
-        return adapt(self.components.model.build(shape, self.classes), self.spec["model"])
+        module = self.components.model.build(shape, len(self.prepared.classes))
+        return adapt(module, self.spec["model"])
 
     def simulation(self, make_module: MakeModule, arrays: Arrays, data: ClientData) -> Simulation:
         """Make the simulation of a network with some inputs and clients."""
-        network = make_network(make_module, self.reader.training)
+        network = make_network(make_module, self.training)
         network.probe(arrays.inputs(torch.zeros(1, dtype=torch.int64, device=arrays.device)))
         setup = self.setup(network, arrays, data)
         return Simulation.of(self.components.method, setup, self.spec["seed"])
@@ -162,10 +140,10 @@ class Assembly:
         """Return what the run's method is built for, with a network, inputs and clients."""
         return RunSetup(
             network=network,
-            training=self.reader.training,
+            training=self.training,
             arrays=arrays,
             client_data=data,
-            classes=self.classes,
+            classes=len(self.prepared.classes),
             task=self.components.task,
             modalities=self.components.modalities,
         )
@@ -200,27 +178,38 @@ def assemble(
     data = ClientData.from_table(table, spec.get("test", TEST_OWN), unseen_take_part)
     check_validation_samples(method, data)
     check_server_samples(method, data)
-    labels, training_samples = (
-        _labels(prepared, components.task),
-        partition_table.training_samples(table),
-    )
+    labels = _labels(prepared, components.task)
+    training_samples = partition_table.training_samples(table)
     label_normalisation = prepared.normalisation_of(components.task.labels)
     if label_normalisation is not None and label_normalisation["mean"] is None:
         label_normalisation = measure_normalisation(labels[:, None], training_samples, 1.0)
-    reader = ArrayReader(prepared, labels, label_normalisation, training_samples, training, device)
-    assembly = Assembly(spec, components, table, data, reader)
+    assembly = Assembly(
+        spec,
+        components,
+        prepared,
+        data,
+        training,
+        labels,
+        label_normalisation,
+        training_samples,
+        device,
+    )
     if partition_table.MODALITY in table:
-        return _assemble_modalities(assembly)
-    has_several_inputs = bool(input_names(components.model))
-    arrays = reader.all_inputs(components.modalities) if has_several_inputs else reader.x
-    shape = assembly.shapes if has_several_inputs else arrays.shape
+        by_client = table.groupby("client")[partition_table.MODALITY].first()
+        return _assemble_modalities(assembly, by_client.to_numpy(np.int64))
+    if input_names(components.model):
+        arrays = assembly.all_inputs(components.modalities)
+        shape: Any = assembly.shapes
+    else:
+        arrays = assembly.arrays("x", training.augmentation)
+        shape = arrays.shape
     run = assembly.simulation(lambda: assembly.module(shape), arrays, data)
     count = spec.get("train_on")
     return train_on_subset(run, count) if isinstance(count, int) else run
 
 
-def _assemble_modalities(assembly: Assembly) -> ModalitySimulation:
-    """Make the simulation of a run whose clients differ in modality.
+def _assemble_modalities(assembly: Assembly, modality: np.ndarray) -> ModalitySimulation:
+    """Make the simulation of a run whose clients differ in modality, int64 [clients].
 
     Raises:
         FedloomError: If clients are to train on some of their samples, or on virtual images.
@@ -234,8 +223,6 @@ def _assemble_modalities(assembly: Assembly) -> ModalitySimulation:
             "inputs",
         )
     data, components = assembly.data, assembly.components
-    by_client = assembly.table.groupby("client")[partition_table.MODALITY].first()
-    modality = by_client.to_numpy(np.int64)
 
     def group_module(group: Sequence[Modality]) -> nn.Module:
         model = assembly.module(assembly.shapes)
@@ -245,12 +232,12 @@ def _assemble_modalities(assembly: Assembly) -> ModalitySimulation:
     by_modality = tuple(
         assembly.simulation(
             partial(group_module, group),
-            assembly.reader.inputs_of(group),
+            assembly.inputs_of(group),
             data.select_clients(np.flatnonzero(modality == number)),
         )
         for number, group in enumerate(groups_of(components.modalities, modality))
     )
-    network = make_network(lambda: assembly.module(assembly.shapes), assembly.reader.training)
+    network = make_network(lambda: assembly.module(assembly.shapes), assembly.training)
     # No input passes through the whole network, so its last linear layers are not found that way.
     network.head = frozenset().union(*(run.network.head for run in by_modality))
     setup = assembly.setup(network, by_modality[0].arrays, data)

@@ -28,9 +28,8 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import Method, Predictor, View
-from fl.api.network import Network
 from fl.api.task import Task
-from fl.api.tasks.classification import CLASSIFICATION, by_class
+from fl.api.tasks.classification import by_class
 from fl.api.trees import Tree
 from fl.base.schema import (
     ERRORS,
@@ -41,38 +40,29 @@ from fl.base.schema import (
     UNSEEN,
 )
 from fl.engine.client_data import ClientData
-from fl.engine.sample_arrays import Arrays
+from fl.engine.run_setup import RunSetup
 from fl.engine.state import State
 
 MetricValues = dict[str, np.ndarray]
 """By metric, a value for each portion, [portions]."""
 
+SCORED_SPLITS = ("val", "test", UNSEEN)
+"""The splits that are evaluated, and whose predictions a run stores."""
+
 COLUMN_TYPES = {"round": np.int32, "client": np.int32, "value": np.float64, "n": np.int64}
 
 
 def evaluate(
-    method: Method,
-    network: Network,
-    state: State,
-    arrays: Arrays,
-    data: ClientData,
-    round_: int,
-    classes: int,
-    splits: tuple[str, ...] = ("val", "test", UNSEEN),
-    task: Task = CLASSIFICATION,
+    setup: RunSetup, method: Method, state: State, data: ClientData, round_: int
 ) -> pd.DataFrame:
     """Compute loss and the task's metrics of every client.
 
     Args:
+        setup: Network, samples and task of the run.
         method: The method; each of its views is a ``stage``.
-        network: The network.
         state: The state after the round.
-        arrays: The samples.
-        data: The samples of each client.
+        data: The samples of each client that are scored.
         round_: Number of the round.
-        classes: Number of classes.
-        splits: The splits to evaluate.
-        task: The task.
 
     Returns:
         A table with the columns of `fl.base.schema.METRIC_COLUMNS`. A client without samples of a
@@ -81,23 +71,23 @@ def evaluate(
     """
 
     def compute_metrics(values: Tree, sizes: np.ndarray) -> MetricValues:
-        metrics = task.conclude(values, sizes, classes)
-        in_unit = {name: metrics[name] * arrays.label_sd for name in ERRORS if name in metrics}
-        return {**metrics, **in_unit}
+        metrics = setup.task.conclude(values, sizes, setup.classes)
+        unit = setup.arrays.label_sd
+        return {**metrics, **{name: metrics[name] * unit for name in ERRORS if name in metrics}}
 
     tables = []
     for stage, view in method.views.items():
-        models = ViewOutputs(view, stage == PERSONAL, network, state, arrays, data, task)
+        models = ViewOutputs(view, stage == PERSONAL, setup, state, data, setup.task)
         portions = [
             Portion(client, split, samples)
-            for split in splits
+            for split in SCORED_SPLITS
             for client, samples in data.clients_with_samples(split)
             if models.serves(client)
         ]
         if portions:
             metrics = score_portions(models, portions, compute_metrics)
-            if data.union_test_samples is not None and "test" in splits:
-                metrics[REWEIGHTED] = _reweighted_accuracy(models, portions, arrays, data, classes)
+            if data.union_test_samples is not None:
+                metrics[REWEIGHTED] = _reweighted_accuracy(models, portions, setup, data)
             tables.append(_stage_table(round_, stage, portions, metrics, data))
     if len(tables) == 1:
         return tables[0]
@@ -105,7 +95,7 @@ def evaluate(
 
 
 def _reweighted_accuracy(
-    models: ViewOutputs, portions: list[Portion], arrays: Arrays, data: ClientData, classes: int
+    models: ViewOutputs, portions: list[Portion], setup: RunSetup, data: ClientData
 ) -> np.ndarray:
     """Return the accuracy on all clients' test samples, weighted by each client's classes.
 
@@ -113,7 +103,7 @@ def _reweighted_accuracy(
     [portions]; it is NaN for other splits than ``test``, and if no sample has a class on which the
     client trains.
     """
-    accuracy = np.full(len(portions), np.nan)
+    accuracy, arrays, classes = np.full(len(portions), np.nan), setup.arrays, setup.classes
     test_indices = [i for i, portion in enumerate(portions) if portion.split == "test"]
     if test_indices and data.union_test_samples is not None:
         union_portions = [
@@ -276,9 +266,8 @@ class ViewOutputs:
     Args:
         view: The view.
         personal: Whether the view gives each client its own model.
-        network: The network.
+        setup: Network and samples of the run.
         state: The state after a round.
-        arrays: The samples.
         data: The samples of each client.
         task: The task, whose ``look`` reduces outputs to values by sample.
     """
@@ -287,18 +276,19 @@ class ViewOutputs:
         self,
         view: View,
         personal: bool,
-        network: Network,
+        setup: RunSetup,
         state: State,
-        arrays: Arrays,
         data: ClientData,
         task: Task,
     ) -> None:
+        network = setup.network
+
         def evaluate_network(variables: Tree, memory: Tree, x: Tensor) -> Tensor:
             return network.eval(variables["params"], variables["buffers"], x).outputs
 
         plain = Predictor(view, evaluate_network, is_per_sample=True)
         self._predictor = view if isinstance(view, Predictor) else plain
-        self._state, self._arrays, self._data, self._task = state, arrays, data, task
+        self._state, self._arrays, self._data, self._task = state, setup.arrays, data, task
         self._absent_clients = frozenset(data.absent_clients)
         self._shared_variables = None if personal else view(state.server, None)
         look = self._predictor.look

@@ -12,14 +12,11 @@ from torch import Tensor
 
 from fl.api.method import Predictor, View
 from fl.api.trees import Tree
-from fl.base.schema import GROUP, PERSONAL, UNSEEN
-from fl.engine.evaluate import Portion, ViewOutputs
+from fl.base.schema import GROUP, PERSONAL
+from fl.engine.evaluate import SCORED_SPLITS, Portion, ViewOutputs
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation, Trainable
 from fl.engine.state import State
-
-PREDICTED_SPLITS = ("val", "test", UNSEEN)
-"""The splits whose predictions a run stores."""
 
 
 def predict_split(simulation: Simulation, weights: Tree, stage: str, split: str) -> pd.DataFrame:
@@ -41,9 +38,8 @@ def predict_split(simulation: Simulation, weights: Tree, stage: str, split: str)
     models = ViewOutputs(
         _view_of_variables(simulation.method.views[stage], personal),
         personal,
-        simulation.network,
+        simulation,
         State({}, weights) if personal else State(weights, {}),
-        simulation.arrays,
         simulation.client_data,
         replace(simulation.task, look=_keep_outputs),
     )
@@ -68,9 +64,9 @@ def _all_predictions(simulation: Simulation, state: State) -> pd.DataFrame:
     data, tables = simulation.client_data, []
     task = replace(simulation.task, look=_keep_outputs)
     for stage, view in simulation.method.views.items():
-        personal, arrays = stage == PERSONAL, simulation.arrays
-        models = ViewOutputs(view, personal, simulation.network, state, arrays, data, task)
-        for split in PREDICTED_SPLITS:
+        personal = stage == PERSONAL
+        models = ViewOutputs(view, personal, simulation, state, data, task)
+        for split in SCORED_SPLITS:
             if split in data.samples:
                 table = _predict(simulation, models, split)
                 tables.append(table.assign(stage=stage, split=split))

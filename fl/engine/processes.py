@@ -17,12 +17,9 @@ import torch
 
 from fl.api import trees
 from fl.api.trees import Tree
-from fl.base.schema import UNSEEN
 from fl.engine.client_data import ClientData
+from fl.engine.evaluate import SCORED_SPLITS
 from fl.engine.state import Division, PhaseResults, PhaseSchedule
-
-SCORED_SPLITS = ("val", "test", UNSEEN)
-"""The splits that evaluation scores."""
 
 
 def divide_work(work: np.ndarray, size: int) -> list[np.ndarray]:

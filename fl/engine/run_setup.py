@@ -52,6 +52,7 @@ class MethodComponents:
     aggregation: tuple[Any, ...] = ()
 
 
+@seeded(CONSTRUCTION_SEED)
 def build(components: MethodComponents, context: BuildContext) -> Method:
     """Build a method with everything that the study adds to it.
 
@@ -63,24 +64,6 @@ def build(components: MethodComponents, context: BuildContext) -> Method:
         The method, with terms attached and uploads filtered. Shared generators are seeded
         meanwhile, equally for all runs, which may be trained in one stack.
     """
-    with seeded(CONSTRUCTION_SEED):
-        return _build(components, context)
-
-
-def build_component(component: Any, context: BuildContext) -> Any:
-    """Return what a method, a term or an alteration builds.
-
-    Raises:
-        FedloomError: For None, which Python returns if ``return`` was forgotten.
-    """
-    result = component.build(context)
-    if result is None:
-        problem = f"{type(component).__name__}.build returns None"
-        raise FedloomError(problem, advice="write `return` before what it builds")
-    return result
-
-
-def _build(components: MethodComponents, context: BuildContext) -> Method:
     terms = tuple(build_component(term, context) for term in components.terms)
     alterations = tuple(
         build_component(alteration, context) for alteration in components.alterations
@@ -105,6 +88,19 @@ def _build(components: MethodComponents, context: BuildContext) -> Method:
         aggregation = aggregations[0] if aggregations else None
         method = with_upload_filters(method, context, title, upload_filters, aggregation)
     return method
+
+
+def build_component(component: Any, context: BuildContext) -> Any:
+    """Return what a method, a term or an alteration builds.
+
+    Raises:
+        FedloomError: For None, which Python returns if ``return`` was forgotten.
+    """
+    result = component.build(context)
+    if result is None:
+        problem = f"{type(component).__name__}.build returns None"
+        raise FedloomError(problem, advice="write `return` before what it builds")
+    return result
 
 
 def _check_stages(declared: Any, method: Method) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Method
+from fl.api.method import Method, View
 from fl.api.task import Task
 from fl.api.training import Training, check_stragglers
 from fl.api.trees import Tree
@@ -169,13 +169,8 @@ class Simulation(RunSetup):
         self, data: ClientData, state: State, round_: int, division: Division = UNDIVIDED
     ) -> pd.DataFrame:
         """Return metrics of the clients that have samples in ``data``, see `evaluate`."""
-        own_data = division.own_clients(data)
-        rows = self._score(self.method, own_data, state, round_)
+        rows = evaluate(self, self.method, state, division.own_clients(data), round_)
         return division.join_metrics(rows, [*self.method.views])
-
-    def _score(self, method: Method, data: ClientData, state: State, round_: int) -> pd.DataFrame:
-        arguments = self.network, state, self.arrays, data, round_, self.classes
-        return evaluate(method, *arguments, task=self.task)
 
     def final_weights(self, state: State) -> dict[str, Tree]:
         """Return the weights to store, by stage.
@@ -201,7 +196,6 @@ class Simulation(RunSetup):
 
     def score_model(self, data: ClientData, weights: Tree) -> pd.DataFrame:
         """Score a stored model on the clients that have samples in ``data``."""
-        view = Method(
-            self.method.init, (), self.method.aggregate, {GLOBAL: lambda server, _: dict(server)}
-        )
-        return self._score(view, data, State(trees.to(weights, self.device), {}), 0)
+        views: dict[str, View] = {GLOBAL: lambda server, _: dict(server)}
+        state = State(trees.to(weights, self.device), {})
+        return evaluate(self, replace(self.method, views=views), state, data, 0)

@@ -25,7 +25,6 @@ from fl.base import plugins
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError
 from fl.base.specs import MethodSpec
 from fl.base.units import quantity
-from fl.engine import modality_rounds
 from fl.engine.backends import STACKING_BACKENDS
 from fl.plan.components import Choice, Inputs
 from fl.plan.config import Values
@@ -244,7 +243,9 @@ class Rehearsal:
         training = Training(**point.training)
         method_components = method_components_of(spec)
         if len(self._networks) > 1:
-            modality_rounds.check_shared_weights(
+            from fl.engine.modality_rounds import check_shared_weights
+
+            check_shared_weights(
                 not declaration_of(method_components.method).modalities, self._networks
             )
         results = []

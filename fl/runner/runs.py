@@ -20,11 +20,11 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -38,11 +38,13 @@ from fl.engine.simulation import Simulation, Trainable
 from fl.plan.bundle import Bundle, Run
 from fl.plan.run_spec import RunSpec
 from fl.pytorch.memory import is_out_of_memory
-from fl.runner.curves import Curves, CurveTarget
 from fl.runner.job_processes import LeaveRequest
 from fl.store.run_record import Costs, UnknownCosts
 from fl.store.store import Store
 from fl.store.workspace import Workspace
+
+if TYPE_CHECKING:
+    from fl.runner.curves import Curves
 
 logger = logging.getLogger(__name__)
 
@@ -78,18 +80,15 @@ class RunLog:
         self._path, self._has_warned = results / "logs" / "runs" / f"{run}.jsonl", False
         self._curves: Curves | None = None
 
-    def begin(
-        self, completed: int, backend: str, programs: Sequence[str], target: CurveTarget
-    ) -> None:
+    def begin(self, completed: int, backend: str, curves: Curves | None) -> None:
         """Log that a process starts or resumes the run.
 
         Args:
             completed: Number of completed rounds.
             backend: Name of the backend.
-            programs: Programs that receive curves.
-            target: The run to which curves belong.
+            curves: Programs that receive curves, if there are any.
         """
-        self._curves = Curves(programs, target, completed)
+        self._curves = curves
         process: dict[str, JsonValue] = {"host": socket.gethostname(), "process": os.getpid()}
         if "SLURM_JOB_ID" in os.environ:
             process["slurm_job"] = os.environ["SLURM_JOB_ID"]
@@ -281,11 +280,16 @@ class Runs:
             logger.error("%s failed:\n%s", names, trace)
         self._logged_tracebacks.add(trace)
 
-    def curve_target(self, run: str) -> CurveTarget:
-        """Return the run to which curves in other programs belong."""
+    def curves(self, run: str, completed: int) -> Curves | None:
+        """Open the programs that receive a run's curves after some completed rounds, if any."""
+        programs = self.bundle.execution.log
+        if not programs:
+            return None
+        from fl.runner.curves import Curves, CurveTarget
+
         title = re.sub(r"[^\w.=()-]+", "-", self.bundle.title)[:100]
         logs = Path(self.bundle.results) / "logs"
-        return CurveTarget(run, title, self.members[run].seed, logs)
+        return Curves(programs, CurveTarget(run, title, self.members[run].seed, logs), completed)
 
 
 def make_simulation(

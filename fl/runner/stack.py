@@ -274,7 +274,7 @@ def train_stack(runs: Runs, stack: Stack, lockstep: Lockstep) -> None:
     display = runs.make_display(_title(runs, stack), rounds, stack.round)
     for run in local_runs:
         runs.workspaces[run].note(stacked=len(local_runs) > 1)
-        runs.logs[run].begin(stack.round, stack.backend, execution.log, runs.curve_target(run))
+        runs.logs[run].begin(stack.round, stack.backend, runs.curves(run, stack.round))
     checkpoints = CheckpointTimes(execution.checkpoint_every)
     stack.stretches.append({"after": stack.round, "processes": execution.processes})
     for finished in lockstep(

@@ -15,14 +15,17 @@ from fl.api.method import Method, Predictor
 from fl.api.network import Network
 from fl.api.task import Task
 from fl.api.tasks.classification import CLASSIFICATION
+from fl.api.training import Training
 from fl.base.schema import GLOBAL, METRIC_COLUMNS, PERSONAL
 from fl.engine import evaluate as evaluation
 from fl.engine.client_data import ClientData
 from fl.engine.evaluate import evaluate
+from fl.engine.run_setup import RunSetup
 from fl.engine.sample_arrays import Arrays
 from fl.engine.state import State
 from fl.pytorch.torch_internals import is_batched
 
+TRAINING = Training(rounds=1, lr=0.1)
 IDENTITY = {"scale": 1.0, "mean": 0.0, "sd": 1.0}
 NETWORK = Network(lambda: nn.Linear(3, 3, bias=False), torch.float64)
 
@@ -54,12 +57,11 @@ def weight(*rows: list[float]) -> dict[str, Any]:
 EYE = weight([1, 0, 0], [0, 1, 0], [0, 0, 1])
 
 
-def scored(views: dict[str, Any], state: State, **options: Any) -> pd.Series[float]:
+def scored(views: dict[str, Any], state: State, held: ClientData = HELD) -> pd.Series[float]:
     """Values by (client, split, stage, metric)."""
     method = Method(lambda v: ({}, {}), (), lambda s, c, u, n: (s, c), views)
     arrays = Arrays(LOGITS, LABELS, IDENTITY, dtype=torch.float64)
-    held = options.pop("held", HELD)
-    rows = evaluate(method, NETWORK, state, arrays, held, 4, 3, **options)
+    rows = evaluate(RunSetup(NETWORK, TRAINING, arrays, held, 3), method, state, held, 4)
     assert list(rows.columns) == list(METRIC_COLUMNS)
     assert set(rows["round"]) == {4}
     found = rows.set_index(["client", "split", "stage", "metric"])
@@ -109,7 +111,7 @@ def test_many_samples_are_scored_as_few_are() -> None:
     held = ClientData({"train": [np.arange(1)], "test": [draw.permutation(2049)]})
     arrays = Arrays(logits, labels, IDENTITY, dtype=torch.float64)
     method = Method(lambda v: ({}, {}), (), lambda s, c, u, n: (s, c), SHARED)
-    rows = evaluate(method, NETWORK, State(EYE, {}), arrays, held, 1, 3)
+    rows = evaluate(RunSetup(NETWORK, TRAINING, arrays, held, 3), method, State(EYE, {}), held, 1)
     value = rows.set_index("metric")["value"]
     picked = logits[np.arange(2049), labels]
     assert value["loss"] == pytest.approx(float((np.log(np.exp(logits).sum(1)) - picked).mean()))
@@ -258,7 +260,8 @@ def noted(views: Mapping[str, Any], task: Task = CLASSIFICATION, **options: bool
     network = Network(make, torch.float64)
     method = Method(lambda v: ({}, {}), (), lambda s, c, u, n: (s, c), views)
     arrays = Arrays(X, Y, IDENTITY, dtype=torch.float64)
-    rows = evaluate(method, network, State(EYE, OWN_MODELS), arrays, MANY, 1, 3, task=task)
+    setup = RunSetup(network, TRAINING, arrays, MANY, 3, task)
+    rows = evaluate(setup, method, State(EYE, OWN_MODELS), MANY, 1)
     return rows, made[0].passes
 
 
