@@ -73,7 +73,7 @@ class Features:
         for run in runs:
             simulation = run.simulation()
             samples = self._samples(simulation)
-            labels = simulation.arrays.labels(torch.from_numpy(samples)).cpu().numpy()
+            labels = simulation.arrays.labels_of(samples)
             by_stage: dict[str, list[tuple[float, float]]] = {}
             pair: dict[int, np.ndarray] = {}
             for stage, client, variables in self._models(run.weights(), simulation):

@@ -156,7 +156,7 @@ class Inversion:
                 f"batch: is {self.batch}, and client {client} has {len(samples)} training "
                 f"samples. Allowed: at most {len(samples)} there"
             )
-        labels = simulation.arrays.labels(torch.from_numpy(samples)).cpu().numpy()
+        labels = simulation.arrays.labels_of(samples)
         order = rng.generator(self.seed, "inversion").permutation(len(samples))
         index = torch.from_numpy(samples[order[spread(labels[order])][: self.batch]])
         batches = [("real", simulation.arrays.inputs(index), simulation.arrays.labels(index))]

@@ -321,7 +321,7 @@ def train_on_subset(simulation: Simulation, count: int) -> Simulation:
     """
     chosen = []
     for client, samples in enumerate(simulation.client_data.samples["train"]):
-        labels = simulation.arrays.labels(torch.from_numpy(samples)).cpu().numpy()
+        labels = simulation.arrays.labels_of(samples)
         order = rng.generator(0, "train on some", client).permutation(len(samples))
         numbers = []
         for label in range(simulation.classes):

@@ -112,7 +112,7 @@ def _reweighted_accuracy(
         counts = score_portions(models, union_portions, partial(_class_counts, classes=classes))
         for row, i in enumerate(test_indices):
             train = data.samples["train"][portions[i].client]
-            labels = arrays.labels(torch.from_numpy(train).to(arrays.device)).cpu().numpy()
+            labels = arrays.labels_of(train)
             train_counts = np.bincount(labels, minlength=classes)
             accuracy[i] = weighted_accuracy(
                 counts["correct"][row], counts["total"][row], train_counts

@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import BuildContext, Method, MethodTerm, Pass
@@ -28,7 +30,7 @@ from fl.base.units import object_text
 from fl.data.dataset import Modality
 from fl.engine.backends import ClientStack, loop
 from fl.engine.batches import schedule
-from fl.engine.client_data import ClientData
+from fl.engine.client_data import ClientData, join_samples
 from fl.engine.sample_arrays import Arrays
 from fl.pytorch.construction import seeded
 
@@ -159,6 +161,23 @@ class RunSetup:
         """Return the attributes by name, without those of a class that inherits from this one."""
         return {field.name: getattr(self, field.name) for field in fields(RunSetup)}
 
+    def class_counts(self) -> Tensor:
+        """Count the training samples of every client by class.
+
+        Returns:
+            Counts, int64 [clients, classes]; zeros if samples have no single class.
+        """
+        shape = self.client_data.clients, self.classes
+        if not self.task.has_classes:
+            return torch.zeros(shape, dtype=torch.int64)
+        sizes = self.client_data.sizes("train")
+        labels = self.arrays.labels_of(join_samples(self.client_data.samples["train"]))
+        # A label that is no class raises an error in training, which names its location.
+        is_class = labels < self.classes
+        cells = np.repeat(np.arange(len(sizes)), sizes) * self.classes + labels
+        counts = np.bincount(cells[is_class], minlength=shape[0] * shape[1])
+        return torch.from_numpy(counts.reshape(shape))
+
     def context(self, seed: int) -> BuildContext:
         """Return what the method of a run with this seed is built for.
 
@@ -195,7 +214,7 @@ class RunSetup:
         samples, arrays = self.client_data.server, self.arrays
         if not len(samples):
             return None
-        labels = arrays.labels(torch.from_numpy(samples).to(arrays.device)).cpu().numpy()
+        labels = arrays.labels_of(samples)
 
         def train_on_server(pass_: Pass, tree: Tree, round_: int) -> Tree:
             stack = ClientStack(

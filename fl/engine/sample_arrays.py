@@ -184,6 +184,11 @@ class Arrays:
         labels = trees.rows(self._y, index)
         return labels if labels.is_floating_point() else labels.long()
 
+    def labels_of(self, samples: np.ndarray) -> np.ndarray:
+        """Return `labels` of some samples in host memory."""
+        index = torch.from_numpy(samples).to(self.device)
+        return np.asarray(self.labels(index).cpu())
+
     def batch(self, index: Tensor, weight: Tensor, key: Tensor | None = None) -> Batch:
         """Return a batch, see `fl.api.protocols.Batch`.
 

@@ -22,7 +22,6 @@ from fl.engine.batches import (
     schedule,
     sweep_schedule,
 )
-from fl.engine.client_data import join_samples
 from fl.engine.run_setup import RunSetup
 from fl.engine.state import PhaseSchedule, RoundSchedule
 
@@ -77,27 +76,6 @@ class Scheduler:
         sizes = torch.from_numpy(self.setup.client_data.sizes("train")[clients])
         return sizes.to(self.setup.arrays.device, torch.float64)
 
-    def class_counts(self) -> Tensor:
-        """Count the training samples of every client by class.
-
-        Returns:
-            Counts, int64 [clients, classes]; zeros if samples have no single class.
-        """
-        shape = self.setup.client_data.clients, self.setup.classes
-        if not self.setup.task.has_classes:
-            return torch.zeros(shape, dtype=torch.int64)
-        sizes = self.setup.client_data.sizes("train")
-        labels = self._labels(join_samples(self.setup.client_data.samples["train"]))
-        # A label that is no class raises an error in training, which names its location.
-        is_class = labels < self.setup.classes
-        cells = np.repeat(np.arange(len(sizes)), sizes) * self.setup.classes + labels
-        counts = np.bincount(cells[is_class], minlength=shape[0] * shape[1])
-        return torch.from_numpy(counts.reshape(shape))
-
-    def _labels(self, samples: np.ndarray) -> np.ndarray:
-        index = torch.from_numpy(samples).to(self.setup.arrays.device)
-        return np.asarray(self.setup.arrays.labels(index).cpu())
-
     def _phases(
         self, clients: np.ndarray, work: WorkShares, round_: int
     ) -> tuple[PhaseSchedule | None, ...]:
@@ -140,7 +118,7 @@ class Scheduler:
         """Class weights of all clients, see `fl.engine.batches.Schedule`."""
         if self.setup.training.class_weights == "none":
             return None
-        return balanced_class_weights(self.class_counts().numpy())
+        return balanced_class_weights(self.setup.class_counts().numpy())
 
     def _schedule(
         self, pass_: Pass | Sweep, clients: np.ndarray, work: WorkShares, round_: int, purpose: str
@@ -165,7 +143,9 @@ class Scheduler:
             purpose,
             sampling=pass_.sampling,
             work=work,
-            labels=[self._labels(numbers) for numbers in samples] if by_class else (),
+            labels=[self.setup.arrays.labels_of(numbers) for numbers in samples]
+            if by_class
+            else (),
             classes=self.setup.classes,
             keyed=self.setup.network.random or self.setup.arrays.random,
             refreshes=pass_.refreshes,

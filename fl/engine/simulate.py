@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import Method
 from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL, PERSONAL, rising
 from fl.engine.evaluate import losses_table
@@ -150,7 +149,13 @@ def _finish(
     number, training = schedule.round, simulation.training
     loss, divergence = float(losses.double().mean()), ""
     traces: dict[str, Tensor] = {}
-    rows = _training_rows(simulation.method, schedule, losses)
+    rows = losses_table(
+        number,
+        _reported_stage(simulation),
+        schedule.clients.cpu().numpy(),
+        losses.double().cpu().numpy(),
+        schedule.n.long().cpu().numpy(),
+    )
     is_evaluated = number % training.evaluate_every == 0 or number == training.rounds
     if not math.isfinite(loss):
         clients = schedule.clients[~torch.isfinite(losses.cpu())].tolist()
@@ -181,16 +186,9 @@ def _client_list(clients: list[int]) -> str:
     return f"client{'s' if len(clients) > 1 else ''} {shown}{suffix}"
 
 
-def _training_rows(method: Method, schedule: RoundSchedule, losses: Tensor) -> pd.DataFrame:
-    """Return the training losses of a round's participants as metrics."""
-    stage = PERSONAL if PERSONAL in method.views else GLOBAL
-    return losses_table(
-        schedule.round,
-        stage,
-        schedule.clients.cpu().numpy(),
-        losses.double().cpu().numpy(),
-        schedule.n.long().cpu().numpy(),
-    )
+def _reported_stage(simulation: Trainable) -> str:
+    """Return the stage whose metrics are reported: the clients' own models if there are any."""
+    return PERSONAL if PERSONAL in simulation.method.views else GLOBAL
 
 
 def validation_scores(simulation: Trainable, rows: pd.DataFrame) -> dict[int, float]:
@@ -204,8 +202,8 @@ def validation_scores(simulation: Trainable, rows: pd.DataFrame) -> dict[int, fl
         By round, the mean over clients of the task's first metric in the reported stage.
     """
     metric = simulation.task.metrics[0]
-    stage = PERSONAL if PERSONAL in simulation.method.views else GLOBAL
-    is_scored = (rows["split"] == "val") & (rows["metric"] == metric) & (rows["stage"] == stage)
+    is_scored = (rows["split"] == "val") & (rows["metric"] == metric)
+    is_scored &= rows["stage"] == _reported_stage(simulation)
     scores = rows[is_scored].groupby("round")["value"].mean() * (1 if rising(metric) else -1)
     return {int(str(number)): float(value) for number, value in scores.items()}
 

@@ -131,10 +131,6 @@ class Simulation(RunSetup):
         with seeded(rng.torch_seed(self.seed, "method")):
             return engine.initial_state(self.method, variables, counts, facts)
 
-    def class_counts(self) -> Tensor:
-        """Count the training samples of every client by class, int64 [clients, classes]."""
-        return self.scheduler.class_counts()
-
     @cached_property
     def scheduler(self) -> Scheduler:
         """The scheduler of rounds."""

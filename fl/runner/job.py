@@ -219,7 +219,6 @@ def _groups(runs: Runs, store: Store, by_run: Mapping[str, Trainable]) -> Iterat
     Runs with a checkpoint come first, in the stack in which they began.
     """
     remaining = [run for run in runs.members if run in runs.workspaces and run in by_run]
-    groups: list[_Group] = []
     for run in list(remaining):
         saved = None
         if run in remaining:
@@ -227,21 +226,23 @@ def _groups(runs: Runs, store: Store, by_run: Mapping[str, Trainable]) -> Iterat
                 saved = checkpoint.load_latest(runs.workspaces[run].checkpoints)
         if saved is not None:
             members = [member for member in saved.extra["members"] if member in by_run]
-            groups.append(_Group(members, saved.extra["backend"], saved))
             remaining = [member for member in remaining if member not in members]
-    if remaining:
-        with runs.record_failure(*remaining):
-            backend = _choose_backend(runs.bundle, by_run[remaining[0]])
-            is_stacking = backend in STACKING_BACKENDS
-            groups += [
-                _Group(members, backend)
-                for members in ([remaining] if is_stacking else [[run] for run in remaining])
-            ]
-    for group in groups:
-        yield group
-        for run in group.members if len(group.members) > 1 else ():
-            if run in runs.workspaces and not store.has(run):
-                yield _Group([run], group.backend)
+            yield from _with_singles(_Group(members, saved.extra["backend"], saved), runs, store)
+    backend = ""
+    with runs.record_failure(*remaining):
+        backend = _choose_backend(runs.bundle, by_run[remaining[0]]) if remaining else ""
+    if backend in STACKING_BACKENDS:
+        yield from _with_singles(_Group(remaining, backend), runs, store)
+    elif backend:
+        yield from (_Group([run], backend) for run in remaining)
+
+
+def _with_singles(group: _Group, runs: Runs, store: Store) -> Iterator[_Group]:
+    """Yield a group; then each of its runs that is not stored, if there were several."""
+    yield group
+    for run in group.members if len(group.members) > 1 else ():
+        if run in runs.workspaces and not store.has(run):
+            yield _Group([run], group.backend)
 
 
 @contextlib.contextmanager
