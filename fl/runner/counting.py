@@ -18,7 +18,7 @@ from torch.utils.flop_counter import flop_registry
 
 from fl.api import trees
 from fl.api.method import PAYLOAD, Pass, Sweep
-from fl.api.protocols import Begin, Payload
+from fl.api.protocols import Payload
 from fl.api.trees import Tree
 from fl.api.uploads import without_upload_state
 from fl.engine import dry_round
@@ -259,53 +259,37 @@ class _PassCounter:
     """
 
     def __init__(self, operations: OperationCounter) -> None:
-        self._operations, self.totals, self.calls = operations, list[int](), list[int]()
-        self._leaves = list[Tensor]()
+        self._operations, self._totals, self._calls = operations, list[int](), list[int]()
         self._memory = 0
 
     def wrap_pass(self, pass_: Pass | Sweep) -> Pass | Sweep:
         """Return the pass with functions that are counted."""
-        end = self._record_counts(self._measure_memory(pass_.end))
         if isinstance(pass_, Sweep):
-            return replace(pass_, look=self._record_counts(pass_.look), end=end)
-        refreshes = [replace(r, adapt=self._record_counts(r.adapt)) for r in pass_.refreshes]
-        return replace(
-            pass_,
-            begin=self._record_counts(self._copy_work_tree(pass_.begin)),
-            update=self._record_counts(pass_.update),
-            refreshes=tuple(refreshes),
-            end=end,
-        )
+            return replace(pass_, look=self._counted(pass_.look), end=self._counted(pass_.end))
+        read, leaves = self._operations.read_addresses, list[Tensor]()
 
-    def _copy_work_tree(self, begin: Begin) -> Begin:
-        """Copy the work tree, so that it and the server's tree are different tensors."""
-
-        @wraps(begin)
-        def call(server: Tree, client: Tree) -> Tree:
-            work = trees.apply(Tensor.clone, begin(server, client))
+        def begin(server: Tree, client: Tree) -> Tree:
+            # A copy, so that the work tree and the server's tree are different tensors.
+            work = trees.apply(Tensor.clone, pass_.begin(server, client))
             counted = {key: tree for key, tree in work.items() if key != "optimizer"}
-            self._leaves = trees.leaves(server) + trees.leaves(counted)
-            self._operations.read_addresses.clear()
+            leaves[:] = trees.leaves(server) + trees.leaves(counted)
+            read.clear()
             return work
 
-        return call
+        def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+            read_leaves = [leaf for leaf in leaves if storage_address(leaf) in read]
+            self._memory = sum(leaf.numel() * leaf.element_size() for leaf in read_leaves)
+            return pass_.end(server, client, work)
 
-    def _measure_memory(self, end: Callable[..., Any]) -> Callable[..., Any]:
-        """Measure the bytes that the step before has read."""
+        return replace(
+            pass_,
+            begin=self._counted(begin),
+            update=self._counted(pass_.update),
+            refreshes=tuple(replace(r, adapt=self._counted(r.adapt)) for r in pass_.refreshes),
+            end=self._counted(end),
+        )
 
-        @wraps(end)
-        def call(*arguments: Any) -> Any:
-            read = [
-                leaf
-                for leaf in self._leaves
-                if storage_address(leaf) in self._operations.read_addresses
-            ]
-            self._memory = sum(leaf.numel() * leaf.element_size() for leaf in read)
-            return end(*arguments)
-
-        return call
-
-    def _record_counts(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*arguments: Any) -> Any:
             self._record()
@@ -316,18 +300,18 @@ class _PassCounter:
         return call
 
     def _record(self) -> None:
-        self.totals.append(self._operations.total)
-        self.calls.append(self._operations.calls)
+        self._totals.append(self._operations.total)
+        self._calls.append(self._operations.calls)
 
     def counts(self, pass_: Pass | Sweep) -> Counts:
         """Return the operations of the pass."""
-        before_begin, after_begin, *steps, before_end, after_end = self.totals
+        before_begin, after_begin, *steps, before_end, after_end = self._totals
         if isinstance(pass_, Sweep):
             return Counts(after_begin - before_begin, after_end - before_end)
         # Differences between the end of each function and that of the next.
         step, *refreshes = np.diff([after_begin, *steps[1::2]]).tolist() or [0]
         once = after_begin - before_begin + after_end - before_end
-        calls = self.calls[-2] - self.calls[1]
+        calls = self._calls[-2] - self._calls[1]
         return Counts(step, once, calls, tuple(refreshes), self._memory)
 
 
