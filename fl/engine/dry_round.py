@@ -1,7 +1,7 @@
 """A round with one step of each pass, computed by the engine as every other round.
 
 Before anything is trained, it shows whether a method can train its model (`fl.plan.rehearsal`);
-afterwards, what a round costs (`fl.runner.counting`).
+afterwards, what a round costs (`fl.runner.costs`).
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ Alternative: a comprehension, which starts a kernel for each tensor.
 class DispatchMode(TorchDispatchMode):
     """A context that intercepts every operation below autograd and vmap.
 
-    `fl.runner.counting` counts them by it. Alternative:
+    `fl.runner.costs` counts them by it. Alternative:
     `torch.utils.flop_counter.FlopCounterMode`, which imports the compiler.
     """
 

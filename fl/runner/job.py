@@ -27,7 +27,7 @@ from fl.engine.batches import count_steps
 from fl.engine.simulation import Simulation, Trainable
 from fl.plan.bundle import Bundle, Run
 from fl.pytorch.devices import claim_devices
-from fl.runner import counting, slurm
+from fl.runner import costs, slurm
 from fl.runner.job_processes import Interruption, record_leave_requests
 from fl.runner.process_settings import prepare_process
 from fl.runner.runs import Failure, MakeDisplay, Progress, Runs, make_simulation
@@ -96,7 +96,7 @@ def choose_backend(simulation: Trainable, unstackable: str = "") -> BackendChoic
         return BackendChoice(
             "stacked", f"{steps:,} steps; compiling is worthwhile from {MIN_COMPILED_STEPS:,} on"
         )
-    calls, flops = counting.largest_step(simulation)
+    calls, flops = costs.largest_step(simulation)
     if not network.is_sequence:
         is_large = simulation.device.type == "cpu" and flops >= LARGE_STEP_FLOPS
         reason = f"{flops:.0e} operations in a step of more than plain layers"
