@@ -148,17 +148,17 @@ def run_phase(
     Returns:
         The results of each run's participants.
     """
-    own = division.own_participants(schedules)
-    stacks = list(_stack_rows(states, own))
-    is_divided = own is not schedules or len(stacks) > 1
+    own_schedules = division.own_participants(schedules)
+    stacks = list(_stack_rows(states, own_schedules))
+    is_divided = own_schedules is not schedules or len(stacks) > 1
     averaging = is_divided and isinstance(phase.aggregate, WeightedAverage)
     messages = [phase.send(state.server) if phase.send else state.server for state in states]
     servers = trees.stack(messages) if len(states) > 1 else messages[0]
-    batches = _join_runs(own)
-    n = round_schedule.weights(torch.cat([schedule.n for schedule in own]))
+    batches = _join_runs(own_schedules)
+    n = round_schedule.weights(torch.cat([schedule.n for schedule in own_schedules]))
     results = [PhaseResults() for _ in states]
     for rows, runs in stacks:
-        stack = _client_stack(phase, states, own, servers, round_schedule, rows, runs)
+        stack = _client_stack(phase, states, own_schedules, servers, round_schedule, rows, runs)
         no_losses = torch.zeros(len(stack.ids), dtype=torch.float64, device=n.device)
         result = PassResult(stack.clients, {}, no_losses)
         for pass_, schedule in zip(phase.passes, batches, strict=True):

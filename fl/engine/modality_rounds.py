@@ -267,18 +267,22 @@ def _combine(
     return State(server, states), torch.cat(losses)[order]
 
 
-def _mean_over_holders(means: Sequence[Tree], samples: Sequence[Tensor], server: Tree) -> Tree:
+def _mean_over_holders(
+    mean_uploads: Sequence[Tree], samples: Sequence[Tensor], server: Tree
+) -> Tree:
     """Average each leaf over the modalities that have it, weighted by their samples.
 
     Args:
-        means: The mean upload of each modality.
+        mean_uploads: The mean upload of each modality.
         samples: Number of training samples of each modality.
         server: The server's tree; a leaf without participating holders is taken from it.
     """
     averages: dict[str, Any] = {}
-    keys = dict.fromkeys(key for tree in means for key in tree)
+    keys = dict.fromkeys(key for tree in mean_uploads for key in tree)
     for key in keys:
-        pairs = [(tree[key], n) for tree, n in zip(means, samples, strict=True) if key in tree]
+        pairs = [
+            (tree[key], n) for tree, n in zip(mean_uploads, samples, strict=True) if key in tree
+        ]
         leaves, weights = [leaf for leaf, _ in pairs], torch.stack([n for _, n in pairs])
         if isinstance(leaves[0], Mapping):
             server_leaf: Tree = server.get(key, {})
@@ -367,8 +371,8 @@ def _change_leaves(
         for key, leaf in tree.items():
             rows = holders
             if rows is None and any(key in names for names in missing_names):
-                lacking = [n for n, names in enumerate(missing_names) if key in names]
-                rows = torch.from_numpy(np.flatnonzero(~np.isin(modality, lacking)))
+                groups_without = [n for n, names in enumerate(missing_names) if key in names]
+                rows = torch.from_numpy(np.flatnonzero(~np.isin(modality, groups_without)))
             if isinstance(leaf, Mapping):
                 changed[key] = change_tree(leaf, rows)
             else:

@@ -33,13 +33,13 @@ class ModalitySimulation:
     """A run of several networks, see `fl.engine.simulation.Trainable`.
 
     Attributes:
-        whole: The run of the network with all weights and of all clients; it is not trained.
+        joint: The run of the network with all weights and of all clients; it is not trained.
         modality: Modality of every client, int64 [clients].
         by_modality: The run of each modality.
         modality_methods: The method for the clients of each modality.
     """
 
-    whole: Simulation
+    joint: Simulation
     modality: np.ndarray
     by_modality: tuple[Simulation, ...]
     modality_methods: tuple[ModalityMethod, ...]
@@ -70,40 +70,40 @@ class ModalitySimulation:
         runs = dict(zip(names, ((run.method, run.network) for run in by_modality), strict=True))
         separate = not declaration_of(components.method).modalities
         method, methods = modality_rounds.combine_methods(method, network, runs, separate)
-        whole = Simulation(**setup.values(), method=method, seed=seed)
-        return cls(whole, modality, by_modality, methods)
+        joint = Simulation(**setup.values(), method=method, seed=seed)
+        return cls(joint, modality, by_modality, methods)
 
     def with_method(self, components: MethodComponents, seed: int) -> ModalitySimulation:
         """Make the simulation of another run on the same data, with its own method and seed."""
         by_modality = tuple(run.with_method(components, seed) for run in self.by_modality)
-        return self.of(components, self.whole, seed, self.modality, by_modality)
+        return self.of(components, self.joint, seed, self.modality, by_modality)
 
     @property
     def method(self) -> Method:
         """The method of all modalities together."""
-        return self.whole.method
+        return self.joint.method
 
     @property
     def training(self) -> Training:
         """Settings of training."""
-        return self.whole.training
+        return self.joint.training
 
     @property
     def task(self) -> Task:
         """Type of the labels."""
-        return self.whole.task
+        return self.joint.task
 
     @property
     def client_data(self) -> ClientData:
         """The samples of all clients."""
-        return self.whole.client_data
+        return self.joint.client_data
 
     @property
     def device(self) -> torch.device:
         """The device on which the run is trained."""
-        return self.whole.device
+        return self.joint.device
 
-    def parts(self, state: State) -> list[tuple[Simulation, State]]:
+    def subruns(self, state: State) -> list[tuple[Simulation, State]]:
         """Return the run of each modality with its state."""
         methods = self.modality_methods
         states = [modality_rounds.modality_state(method, state) for method in methods]
@@ -111,12 +111,12 @@ class ModalitySimulation:
 
     def begin(self, weights: Tree | None = None) -> State:
         """Return the state before round 1; weights that a client does not have are zero."""
-        state = self.whole.begin(weights, {MODALITY: torch.from_numpy(self.modality)})
+        state = self.joint.begin(weights, {MODALITY: torch.from_numpy(self.modality)})
         return modality_rounds.zero_missing_weights(state, self.modality_methods, self.modality)
 
     def round_schedule(self, round_: int) -> ModalitySchedule:
         """Return the participants and batches of a round, 1, 2, ..., R."""
-        scheduler = self.whole.scheduler
+        scheduler = self.joint.scheduler
         clients, work = scheduler.participants(round_)
         by_modality: list[RoundSchedule | None] = []
         for run in self.by_modality:
@@ -143,7 +143,7 @@ class ModalitySimulation:
             [
                 run.score(data, run_state, round_, division)
                 for (run, run_state), data in zip(
-                    self.parts(state), self._evaluated_data, strict=True
+                    self.subruns(state), self._evaluated_data, strict=True
                 )
             ]
         )
@@ -161,7 +161,7 @@ class ModalitySimulation:
     @cached_property
     def _evaluated_data(self) -> list[ClientData]:
         """The samples of the evaluated clients of each modality."""
-        data = self.whole.evaluated_data
+        data = self.joint.evaluated_data
         return [
             data.select_clients(np.flatnonzero(self.modality == number))
             for number in range(len(self.by_modality))
@@ -169,7 +169,7 @@ class ModalitySimulation:
 
     def final_weights(self, state: State) -> dict[str, Tree]:
         """Return the weights to store; each has the rows of the clients that have it."""
-        weights = self.whole.final_weights(state)
+        weights = self.joint.final_weights(state)
         if PERSONAL in weights:
             weights[PERSONAL] = modality_rounds.drop_missing_rows(
                 weights[PERSONAL], self.modality_methods, self.modality

@@ -56,7 +56,9 @@ def final_predictions(simulation: Trainable, state: State) -> pd.DataFrame:
     Returns:
         The columns ``stage`` and ``split``, and those of `predict_split`.
     """
-    tables = [_all_predictions(part, part_state) for part, part_state in simulation.parts(state)]
+    tables = [
+        _all_predictions(subrun, subrun_state) for subrun, subrun_state in simulation.subruns(state)
+    ]
     return tables[0] if len(tables) == 1 else pd.concat(tables, ignore_index=True)
 
 

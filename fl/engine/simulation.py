@@ -67,7 +67,7 @@ class Trainable(Protocol):
     def with_method(self, components: MethodComponents, seed: int) -> Trainable:
         """Make the simulation of another run on the same data, with its own method and seed."""
 
-    def parts(self, state: State) -> list[tuple[Simulation, State]]:
+    def subruns(self, state: State) -> list[tuple[Simulation, State]]:
         """Return the runs of one network of which this one consists, with their states."""
 
     def begin(self, weights: Tree | None = None) -> State:
@@ -108,7 +108,7 @@ class Simulation(RunSetup):
         """Make the simulation of another run on the same data, with its own method and seed."""
         return self.of(components, self, seed)
 
-    def parts(self, state: State) -> list[tuple[Simulation, State]]:
+    def subruns(self, state: State) -> list[tuple[Simulation, State]]:
         """Return this run, which has one network, with its state."""
         return [(self, state)]
 

@@ -354,7 +354,7 @@ def measure(simulation: Trainable, state: State, completed: int | None = None) -
     Returns:
         The costs.
     """
-    runs = simulation.parts(state)
+    runs = simulation.subruns(state)
     client_counts = np.array([len(run.client_data.participants) for run, _ in runs])
     shares = client_counts / client_counts.sum()
     rounds = range(1, (completed or simulation.training.rounds) + 1)

@@ -42,7 +42,7 @@ def test_the_backend_follows_from_the_spec_and_the_data(
     assert choice.backend == backend and why in choice.reason
     for seed in (1, 2):
         changes = (
-            {"whole": replace(run.whole, seed=seed)} if hasattr(run, "whole") else {"seed": seed}
+            {"joint": replace(run.joint, seed=seed)} if hasattr(run, "joint") else {"seed": seed}
         )
         assert job.choose_backend(replace(run, **changes)) == choice, "the same for every seed"
 
