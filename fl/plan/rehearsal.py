@@ -190,11 +190,12 @@ class Rehearsal:
             network: nn.Module = built.for_modality(inputs.name) if is_branch else built
             return network
 
-        probed = {
-            inputs: probed_network(scenario, inputs, copies(partial(module, inputs)))
-            for inputs in self._inputs
-        }
-        self._networks = {inputs.name: network for inputs, (network, _) in probed.items()}
+        self._networks: dict[str, Network] = {}
+        self.gives_probabilities = False
+        for inputs in self._inputs:
+            build = copies(partial(module, inputs))
+            self._networks[inputs.name], outputs = probed_network(scenario, inputs, build)
+            self.gives_probabilities |= inputs.classes > 1 and _are_probabilities(outputs)
         self._variables = {name: network.init(0) for name, network in self._networks.items()}
         weights: dict[str, Tensor] = {}
         for variables in self._variables.values():
@@ -202,10 +203,6 @@ class Rehearsal:
         self.parameters = sum(tensor.numel() for tensor in weights.values())
         heads = [name for network in self._networks.values() for name in network.head_names]
         self.head = ", ".join(dict.fromkeys(heads))
-        self.gives_probabilities = any(
-            inputs.classes > 1 and _are_probabilities(outputs)
-            for inputs, (_, outputs) in probed.items()
-        )
         self._rehearsed: dict[str, Rehearsed] = {}
 
     @classmethod
