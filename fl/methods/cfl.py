@@ -19,6 +19,7 @@ complete linkage.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 import torch
@@ -30,6 +31,7 @@ from fl.api import (
     Index,
     Method,
     NonNegative,
+    Recipe,
     RecipeClient,
     RecipeUpload,
     Variables,
@@ -86,58 +88,11 @@ class CFL:
     def build(self, context: BuildContext) -> Method:
         """FedAvg inside each cluster; the server keeps the models and who is in which cluster."""
         base = recipe(context)
-        local = train_from_payload(single_pass(base))
-
-        def init(variables: Variables) -> tuple[CFLServer, RecipeClient]:
-            template = trees.leaves(variables["params"])[0]
-            server: CFLServer = {
-                "models": trees.repeat(shared_model(variables, None), self.most),
-                "cluster": torch.zeros(context.clients, dtype=torch.int64, device=template.device),
-                "scale": torch.zeros((), dtype=torch.float64, device=template.device),
-                "round": torch.zeros((), dtype=torch.int64, device=template.device),
-            }
-            return server, base.init(variables)[1]
-
-        def payload(server: CFLServer, client: RecipeClient) -> Variables:
-            cluster = server["cluster"].index_select(0, client["id"].reshape(1))
-            return trees.apply(lambda leaf: leaf.index_select(0, cluster)[0], server["models"])
-
-        def aggregate(
-            server: CFLServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
-        ) -> tuple[CFLServer, RecipeClient]:
-            ids = clients["id"]
-            previous_models = trees.take(server["models"]["params"], server["cluster"][ids])
-            update = client_rows(trees.apply(torch.sub, uploads["params"], previous_models))
-            relative = self.bounds == "relative"
-            largest = update.norm(dim=1).max() if relative else torch.ones_like(server["scale"])
-            scale = torch.where(server["round"] > 0, server["scale"], largest)
-            cluster, models = server["cluster"].clone(), server["models"]
-            late = int(server["round"]) >= self.after
-            for number in server["cluster"][ids].unique().tolist():
-                rows = (server["cluster"][ids] == number).nonzero()[:, 0]
-                halves, new_cluster = {number: rows}, int(cluster.max()) + 1
-                several = len(rows) > 1 and new_cluster < self.most
-                if late and several and self.at_odds(update[rows], n[rows], scale):
-                    second = bipartition(cosines({"update": update[rows]})).to(rows.device) == 1
-                    halves = {number: rows[~second], new_cluster: rows[second]}
-                    cluster[ids[halves[new_cluster]]] = new_cluster
-                for new_cluster, members in halves.items():
-                    mean = trees.mean(trees.take(uploads, members), n[members])
-                    index = torch.tensor([new_cluster], device=ids.device)
-                    models = trees.replace_clients(
-                        models, index, trees.apply(lambda leaf: leaf[None], mean)
-                    )
-            return {
-                "models": models,
-                "cluster": cluster,
-                "scale": scale,
-                "round": server["round"] + 1,
-            }, clients
-
+        steps = CFLSteps(self, base, context)
         method = Method(
-            init,
-            (local,),
-            aggregate,
+            steps.init,
+            (train_from_payload(single_pass(base)),),
+            steps.aggregate,
             {"personal": payload},
             send=lambda server: {},
             payload=payload,
@@ -150,6 +105,71 @@ class CFL:
         mean = (update * (n / n.sum())[:, None].to(update.dtype)).sum(0).norm()
         is_uniform = update.norm(dim=1).max() <= self.eps2 * scale
         return not ((mean >= self.eps1 * scale) | is_uniform)
+
+
+@dataclass(frozen=True, eq=False)
+class CFLSteps:
+    """What the server of CFL does.
+
+    Attributes:
+        options: The keys of the method.
+        base: FedAvg.
+        context: The context in which the method is built.
+    """
+
+    options: CFL
+    base: Recipe
+    context: BuildContext
+
+    def init(self, variables: Variables) -> tuple[CFLServer, RecipeClient]:
+        """Return the states before round 1: one cluster."""
+        template = trees.leaves(variables["params"])[0]
+        server: CFLServer = {
+            "models": trees.repeat(shared_model(variables, None), self.options.most),
+            "cluster": torch.zeros(self.context.clients, dtype=torch.int64, device=template.device),
+            "scale": torch.zeros((), dtype=torch.float64, device=template.device),
+            "round": torch.zeros((), dtype=torch.int64, device=template.device),
+        }
+        return server, self.base.init(variables)[1]
+
+    def aggregate(
+        self, server: CFLServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+    ) -> tuple[CFLServer, RecipeClient]:
+        """Average inside each cluster, after splitting those at odds (algorithm 1)."""
+        ids = clients["id"]
+        previous_models = trees.take(server["models"]["params"], server["cluster"][ids])
+        update = client_rows(trees.apply(torch.sub, uploads["params"], previous_models))
+        relative = self.options.bounds == "relative"
+        largest = update.norm(dim=1).max() if relative else torch.ones_like(server["scale"])
+        scale = torch.where(server["round"] > 0, server["scale"], largest)
+        cluster, models = server["cluster"].clone(), server["models"]
+        late = int(server["round"]) >= self.options.after
+        for number in server["cluster"][ids].unique().tolist():
+            rows = (server["cluster"][ids] == number).nonzero()[:, 0]
+            halves, new_cluster = {number: rows}, int(cluster.max()) + 1
+            several = len(rows) > 1 and new_cluster < self.options.most
+            if late and several and self.options.at_odds(update[rows], n[rows], scale):
+                second = bipartition(cosines({"update": update[rows]})).to(rows.device) == 1
+                halves = {number: rows[~second], new_cluster: rows[second]}
+                cluster[ids[halves[new_cluster]]] = new_cluster
+            for new_cluster, members in halves.items():
+                mean = trees.mean(trees.take(uploads, members), n[members])
+                index = torch.tensor([new_cluster], device=ids.device)
+                models = trees.replace_clients(
+                    models, index, trees.apply(lambda leaf: leaf[None], mean)
+                )
+        return {
+            "models": models,
+            "cluster": cluster,
+            "scale": scale,
+            "round": server["round"] + 1,
+        }, clients
+
+
+def payload(server: CFLServer, client: RecipeClient) -> Variables:
+    """Return the model of a client's cluster."""
+    cluster = server["cluster"].index_select(0, client["id"].reshape(1))
+    return trees.apply(lambda leaf: leaf.index_select(0, cluster)[0], server["models"])
 
 
 def clusters(server: CFLServer) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ that code for CIFAR-10.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,7 @@ from fl.api import (
     BuildContext,
     Count,
     Method,
+    Recipe,
     RecipeClient,
     RecipeServer,
     RecipeUpload,
@@ -94,52 +95,12 @@ class FedCAC:
         Partners have an overlap O_ij >= mean O + (t / beta) (max O - mean O) in round t.
         """
         base = recipe(context)
-        local = single_pass(base)
-
-        def init(variables: Variables) -> tuple[FedCACServer, FedCACClient]:
-            server, client = base.init(variables)
-            params = variables["params"]
-            masks = trees.apply(lambda w: torch.zeros_like(w, dtype=torch.bool), params)
-            number = trees.leaves(params)[0].new_zeros((), dtype=torch.int64)
-            client_state: FedCACClient = {
-                **client,
-                "critical": masks,
-                "payload": {"params": params},
-            }
-            return {**server, "round": number}, client_state
-
-        def personal(server: FedCACServer, client: FedCACClient) -> Variables:
-            params = trees.apply(
-                torch.where, client["critical"], client["payload"]["params"], server["params"]
-            )
-            return {"params": params, "buffers": server["buffers"]}
-
-        def begin(server: FedCACServer, client: FedCACClient) -> RecipeWork:
-            return local.begin(personal(server, client), client)
-
-        def end(
-            server: FedCACServer, client: FedCACClient, work: RecipeWork
-        ) -> tuple[FedCACClient, FedCACUpload]:
-            start = personal(server, client)["params"]
-            client, upload = local.end(server, client, work)
-            critical = trees.apply(self.critical, start, upload["params"])
-            return {**client, "critical": critical}, {**upload, "critical": critical}
-
-        def aggregate(
-            server: FedCACServer, clients: FedCACClient, uploads: FedCACUpload, n: Tensor
-        ) -> tuple[FedCACServer, FedCACClient]:
-            models: RecipeUpload = {"params": uploads["params"], "buffers": uploads["buffers"]}
-            next_server, clients = base.aggregate(server, clients, models, n)
-            number = server["round"] + 1
-            weights = partner_weights(client_rows(uploads["critical"]), int(number) / self.beta)
-            partner_means = {"params": mix(weights, uploads["params"])}
-            return {**next_server, "round": number}, {**clients, "payload": partner_means}
-
+        steps = FedCACSteps(self, base)
         return replace(
             base,
-            init=init,
-            passes=(replace(local, begin=begin, end=end),),
-            aggregate=aggregate,
+            init=steps.init,
+            passes=(replace(single_pass(base), begin=steps.begin, end=steps.end),),
+            aggregate=steps.aggregate,
             views={"personal": personal},
             send=send_all_but("round"),
         )
@@ -150,6 +111,64 @@ class FedCAC:
         count = int(self.tau * sensitivity.numel())
         largest = sensitivity.flatten().topk(max(count, 1)).values
         return (sensitivity >= largest[-1]) & (sensitivity > 0) & (count > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class FedCACSteps:
+    """Functions of FedCAC's pass, and what the server does.
+
+    Attributes:
+        options: The keys of the method.
+        base: FedAvg.
+    """
+
+    options: FedCAC
+    base: Recipe
+
+    def init(self, variables: Variables) -> tuple[FedCACServer, FedCACClient]:
+        """Return FedAvg's states; no weight is critical."""
+        server, client = self.base.init(variables)
+        params = variables["params"]
+        masks = trees.apply(lambda w: torch.zeros_like(w, dtype=torch.bool), params)
+        number = trees.leaves(params)[0].new_zeros((), dtype=torch.int64)
+        client_state: FedCACClient = {
+            **client,
+            "critical": masks,
+            "payload": {"params": params},
+        }
+        return {**server, "round": number}, client_state
+
+    def begin(self, server: FedCACServer, client: FedCACClient) -> RecipeWork:
+        """Begin training at the client's own model."""
+        return single_pass(self.base).begin(personal(server, client), client)
+
+    def end(
+        self, server: FedCACServer, client: FedCACClient, work: RecipeWork
+    ) -> tuple[FedCACClient, FedCACUpload]:
+        """Find the weights that are critical to the client, and upload which they are."""
+        start = personal(server, client)["params"]
+        client, upload = single_pass(self.base).end(server, client, work)
+        critical = trees.apply(self.options.critical, start, upload["params"])
+        return {**client, "critical": critical}, {**upload, "critical": critical}
+
+    def aggregate(
+        self, server: FedCACServer, clients: FedCACClient, uploads: FedCACUpload, n: Tensor
+    ) -> tuple[FedCACServer, FedCACClient]:
+        """Average the models, over all clients and over each client's partners."""
+        models: RecipeUpload = {"params": uploads["params"], "buffers": uploads["buffers"]}
+        next_server, clients = self.base.aggregate(server, clients, models, n)
+        number = server["round"] + 1
+        weights = partner_weights(client_rows(uploads["critical"]), int(number) / self.options.beta)
+        partner_means = {"params": mix(weights, uploads["params"])}
+        return {**next_server, "round": number}, {**clients, "payload": partner_means}
+
+
+def personal(server: FedCACServer, client: FedCACClient) -> Variables:
+    """Return M_k u_k + (1 - M_k) w, as a view."""
+    params = trees.apply(
+        torch.where, client["critical"], client["payload"]["params"], server["params"]
+    )
+    return {"params": params, "buffers": server["buffers"]}
 
 
 def partner_weights(critical: Tensor, progress: float) -> Tensor:

@@ -16,7 +16,7 @@ the default. A term that a study adds counts, for a model, as much as the model'
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import torch
@@ -29,8 +29,10 @@ from fl.api import (
     Count,
     Inputs,
     Method,
+    Network,
     Pass,
     Predictor,
+    Recipe,
     Sweep,
     Tree,
     Variables,
@@ -85,68 +87,103 @@ class FedEM:
 
     def build(self, context: BuildContext) -> Method:
         """Return steps on sum_m sum_i q_im loss_m(i), with q from algorithm 1 of the paper."""
-        base, network = recipe(context), context.network
-        names = [f"model{number}" for number in range(self.models)]
+        base = recipe(context)
+        names = tuple(f"model{number}" for number in range(self.models))
         local = with_shares(single_pass(base))
         joint = joint_pass(dict.fromkeys(names, local), has_server_parts=True)
-
-        def init(variables: Variables) -> tuple[FedEMServer, Tree]:
-            seeds = (rng.torch_seed(context.seed, "fedem", name) for name in names[1:])
-            fresh = (trees.apply(Tensor.to, network.init(seed), variables) for seed in seeds)
-            starts = dict(zip(names, map(base.init, (variables, *fresh)), strict=True))
-            mixture = trees.leaves(variables["params"])[0].new_full((len(names),), 1 / len(names))
-            client = {name: start for name, (_, start) in starts.items()} | {"mixture": mixture}
-            return {name: server for name, (server, _) in starts.items()}, client
-
-        def log_probabilities(models: FedEMServer, x: Inputs) -> Tensor:
-            """Logarithms of the probabilities of the classes by each model, [b, models, C]."""
-            outputs = [
-                network.eval(models[name]["params"], models[name]["buffers"], x).outputs
-                for name in names
-            ]
-            return torch.stack(outputs, dim=1).log_softmax(-1)
-
-        def shares(server: FedEMServer, mixture: Tensor, batch: Batch) -> Tensor:
-            labels = batch["y"][:, None, None].expand(-1, len(names), 1)
-            likelihood = log_probabilities(server, batch["x"]).gather(-1, labels).squeeze(-1)
-            return responsibilities(likelihood, mixture)
-
-        def begin(server: FedEMServer, client: FedEMClient) -> Tree:
-            return {**joint.begin(server, client), "mixture": client["mixture"]}
-
-        def reference(server: FedEMServer, work: Tree, batch: Batch) -> Tree:
-            q = shares(server, work["mixture"], batch)
-            added = joint.reference(server, work, batch) if joint.reference else {}
-            return {name: {**added.get(name, {}), "share": q[:, m]} for m, name in enumerate(names)}
-
-        def look(server: FedEMServer, client: FedEMClient, upload: Tree, batch: Batch) -> Tree:
-            q = shares(server, client["mixture"], batch)
-            return {"shares": batch["weight"].to(q.dtype) @ q}
-
-        def renew(
-            server: FedEMServer, client: FedEMClient, upload: Tree, totals: Tree
-        ) -> tuple[FedEMClient, Tree]:
-            count = totals["shares"].sum()
-            mean = totals["shares"] / (count + (count == 0))
-            return {**client, "mixture": torch.where(count > 0, mean, client["mixture"])}, upload
-
-        def average(
-            server: FedEMServer, clients: FedEMClient, uploads: Tree, n: Tensor
-        ) -> tuple[FedEMServer, FedEMClient]:
-            return trees.mean(uploads, n), clients
-
-        def mixed(server: FedEMServer, client: FedEMClient) -> FedEMModels:
-            return {**server[names[0]], "models": server, "mixture": client["mixture"]}
-
-        def predict(variables: FedEMModels, memory: Tree, x: Inputs) -> Tensor:
-            weights = variables["mixture"].log()[:, None]
-            return (log_probabilities(variables["models"], x) + weights).logsumexp(1)
-
-        step = replace(joint, begin=begin, reference=reference)
-        view = Predictor(mixed, predict, is_per_sample=True)
+        steps = FedEMSteps(names, base, joint, context.network, context.seed)
+        training = replace(joint, begin=steps.begin, reference=steps.reference)
         return Method(
-            init, (step, Sweep(look, renew)), WeightedAverage(average), {"personal": view}
+            steps.init,
+            (training, Sweep(steps.look, steps.renew)),
+            WeightedAverage(average),
+            {"personal": Predictor(steps.mixed, steps.predict, is_per_sample=True)},
         )
+
+
+@dataclass(frozen=True, eq=False)
+class FedEMSteps:
+    """Functions of FedEM's passes and of its view.
+
+    Attributes:
+        names: Names of the models.
+        base: FedAvg of one model.
+        joint: The pass that trains all models on the same batches.
+        network: The network.
+        seed: Seed of the run.
+    """
+
+    names: tuple[str, ...]
+    base: Recipe
+    joint: Pass
+    network: Network
+    seed: int
+
+    def init(self, variables: Variables) -> tuple[FedEMServer, Tree]:
+        """Return the states of all models, which begin apart, and equal weights of them."""
+        seeds = (rng.torch_seed(self.seed, "fedem", name) for name in self.names[1:])
+        fresh = (trees.apply(Tensor.to, self.network.init(seed), variables) for seed in seeds)
+        starts = dict(zip(self.names, map(self.base.init, (variables, *fresh)), strict=True))
+        mixture = trees.leaves(variables["params"])[0].new_full(
+            (len(self.names),), 1 / len(self.names)
+        )
+        client = {name: start for name, (_, start) in starts.items()} | {"mixture": mixture}
+        return {name: server for name, (server, _) in starts.items()}, client
+
+    def log_probabilities(self, models: FedEMServer, x: Inputs) -> Tensor:
+        """Logarithms of the probabilities of the classes by each model, [b, models, C]."""
+        outputs = [
+            self.network.eval(models[name]["params"], models[name]["buffers"], x).outputs
+            for name in self.names
+        ]
+        return torch.stack(outputs, dim=1).log_softmax(-1)
+
+    def shares(self, server: FedEMServer, mixture: Tensor, batch: Batch) -> Tensor:
+        """Return the shares q_m of each sample, [b, models], the E-step."""
+        labels = batch["y"][:, None, None].expand(-1, len(self.names), 1)
+        likelihood = self.log_probabilities(server, batch["x"]).gather(-1, labels).squeeze(-1)
+        return responsibilities(likelihood, mixture)
+
+    def begin(self, server: FedEMServer, client: FedEMClient) -> Tree:
+        """Begin training of all models."""
+        return {**self.joint.begin(server, client), "mixture": client["mixture"]}
+
+    def reference(self, server: FedEMServer, work: Tree, batch: Batch) -> Tree:
+        """Return the shares of a batch's samples, which stay fixed in a pass."""
+        q = self.shares(server, work["mixture"], batch)
+        added = self.joint.reference(server, work, batch) if self.joint.reference else {}
+        return {
+            name: {**added.get(name, {}), "share": q[:, m]} for m, name in enumerate(self.names)
+        }
+
+    def look(self, server: FedEMServer, client: FedEMClient, upload: Tree, batch: Batch) -> Tree:
+        """Return the sums of the shares over a client's samples."""
+        q = self.shares(server, client["mixture"], batch)
+        return {"shares": batch["weight"].to(q.dtype) @ q}
+
+    def renew(
+        self, server: FedEMServer, client: FedEMClient, upload: Tree, totals: Tree
+    ) -> tuple[FedEMClient, Tree]:
+        """Set the weights of the models to the mean shares, the M-step."""
+        count = totals["shares"].sum()
+        mean = totals["shares"] / (count + (count == 0))
+        return {**client, "mixture": torch.where(count > 0, mean, client["mixture"])}, upload
+
+    def mixed(self, server: FedEMServer, client: FedEMClient) -> FedEMModels:
+        """Return all models and their weights, as a view."""
+        return {**server[self.names[0]], "models": server, "mixture": client["mixture"]}
+
+    def predict(self, variables: FedEMModels, memory: Tree, x: Inputs) -> Tensor:
+        """Return the logarithm of sum_m pi_m p_m(y | x)."""
+        weights = variables["mixture"].log()[:, None]
+        return (self.log_probabilities(variables["models"], x) + weights).logsumexp(1)
+
+
+def average(
+    server: FedEMServer, clients: FedEMClient, uploads: Tree, n: Tensor
+) -> tuple[FedEMServer, FedEMClient]:
+    """Average each model over clients."""
+    return trees.mean(uploads, n), clients
 
 
 def with_shares(pass_: Pass) -> Pass:

@@ -17,7 +17,7 @@ scores after one more mixture; here, the model that was trained last is scored.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
 import torch
@@ -30,6 +30,7 @@ from fl.api import (
     Method,
     NonNegative,
     Pass,
+    Recipe,
     RecipeClient,
     RecipeServer,
     RecipeWork,
@@ -48,10 +49,6 @@ from fl.api import (
 )
 from fl.blocks.candidate_models import epsilon_greedy, gain_step, gains_by_distance, losses_by_model
 from fl.blocks.exchange import send_all_but
-
-"""Keys in the server's tree: each client's last upload, whether it is of the last round, and each
-client's sums of gains by others' models, [clients, clients].
-"""
 
 
 class FedFomoServer(RecipeServer):
@@ -129,84 +126,116 @@ class FedFomo:
 
     def build(self, context: BuildContext) -> Method:
         """Return Local that begins each round with a mixture, equations 3 and 4."""
-        base, network, total = recipe(context, local=all_weights), context.network, context.clients
+        base = recipe(context, local=all_weights)
+        steps = FedFomoSteps(self, base, context)
         local: Pass = single_pass(base)
-        count = min(self.models, total - 1)
+        return Method(
+            steps.init,
+            (Sweep(steps.look, steps.mix, split="val"), replace(local, end=steps.end)),
+            steps.aggregate,
+            base.views,
+            send=send_all_but("models", "uploaded", "affinity", "key", "round"),
+            payload=steps.payload,
+        )
 
-        def init(variables: Variables) -> tuple[FedFomoServer, FedFomoClient]:
-            server, client = base.init(variables)
-            leaf = trees.leaves(variables["params"])[0]
-            key = torch.tensor(rng.torch_seed(context.seed, "fedfomo"), device=leaf.device)
-            first, zero = select(variables, all_weights), torch.zeros_like(key)
-            return {
-                **server,
-                "models": trees.repeat(first, total),
-                "uploaded": zero.repeat(total) > 0,
-                "affinity": leaf.new_zeros((total, total)),
-                "key": key,
-                "round": zero,
-            }, {**client, "start": first, "gains": leaf.new_zeros(count)}
 
-        def payload(server: FedFomoServer, client: FedFomoClient) -> SentModels:
-            own_id = client["id"].reshape(1)
-            is_available = server["uploaded"] & (
-                torch.arange(total, device=own_id.device) != own_id
-            )
-            epsilon = (self.epsilon - self.epsilon_decay * server["round"]).clamp(min=0)
-            key = keyed.derive_keys(server["key"] + server["round"], 0) + client["id"]
-            affinity = server["affinity"].index_select(0, own_id)[0]
-            ids, exists = epsilon_greedy(affinity, is_available, count, epsilon, key)
-            models = trees.apply(lambda leaf: leaf.index_select(0, ids), server["models"])
-            return {"models": models, "chosen": ids, "exists": exists}
+@dataclass(frozen=True, eq=False)
+class FedFomoSteps:
+    """Functions of FedFomo's passes, and what the server does.
 
-        def models_of(client: FedFomoClient) -> tuple[Variables, list[Variables]]:
-            """Return the reference, and the client's own model followed by those of others."""
-            own_model = select(client, all_weights)
-            received = [trees.take(client["payload"]["models"], number) for number in range(count)]
-            return client["start"] if self.reference == "start" else own_model, [
-                own_model,
-                *received,
-            ]
+    Attributes:
+        options: The keys of the method.
+        base: Local training.
+        context: The context in which the method is built.
+    """
 
-        def look(server: FedFomoServer, client: FedFomoClient, upload: Tree, batch: Batch) -> Tree:
-            reference, models = models_of(client)
-            values = losses_by_model(network, (reference, *models), batch)
-            weight = batch["weight"].to(values.dtype)
-            return {"losses": weight @ values, "count": weight.sum()}
+    options: FedFomo
+    base: Recipe
+    context: BuildContext
 
-        def mix(
-            server: FedFomoServer, client: FedFomoClient, upload: Tree, totals: Tree
-        ) -> tuple[FedFomoClient, Tree]:
-            reference, models = models_of(client)
-            losses = totals["losses"] / totals["count"].clamp(min=1)
-            gains = gains_by_distance(losses, reference, models)
-            received_gains = gains[1:] * client["payload"]["exists"]
-            begin = gain_step(reference, models, torch.cat([gains[:1], received_gains]))
-            return {**client, **begin, "start": begin, "gains": received_gains}, {}
+    @property
+    def count(self) -> int:
+        """Number of models that a client gets in a round."""
+        return min(self.options.models, self.context.clients - 1)
 
-        def end(
-            server: FedFomoServer, client: FedFomoClient, work: RecipeWork
-        ) -> tuple[FedFomoClient, FedFomoUpload]:
-            client, _ = local.end(server, client, work)
-            chosen, gains = client["payload"]["chosen"], client["gains"]
-            return client, {**select(client, all_weights), "chosen": chosen, "gains": gains}
+    def init(self, variables: Variables) -> tuple[FedFomoServer, FedFomoClient]:
+        """Return Local's states; every client's last upload is the initial model."""
+        server, client = self.base.init(variables)
+        leaf = trees.leaves(variables["params"])[0]
+        key = torch.tensor(rng.torch_seed(self.context.seed, "fedfomo"), device=leaf.device)
+        first, zero = select(variables, all_weights), torch.zeros_like(key)
+        return {
+            **server,
+            "models": trees.repeat(first, self.context.clients),
+            "uploaded": zero.repeat(self.context.clients) > 0,
+            "affinity": leaf.new_zeros((self.context.clients, self.context.clients)),
+            "key": key,
+            "round": zero,
+        }, {**client, "start": first, "gains": leaf.new_zeros(self.count)}
 
-        def aggregate(
-            server: FedFomoServer, clients: FedFomoClient, uploads: FedFomoUpload, n: Tensor
-        ) -> tuple[FedFomoServer, FedFomoClient]:
-            ids = clients["id"]
-            models = trees.replace_clients(server["models"], ids, select(uploads, all_weights))
-            uploaded = torch.zeros_like(server["uploaded"]).index_fill(0, ids, True)
-            pairs = ids[:, None].expand_as(uploads["chosen"]), uploads["chosen"]
-            affinity = server["affinity"].index_put(pairs, uploads["gains"], accumulate=True)
-            return {
-                **server,
-                "models": models,
-                "uploaded": uploaded,
-                "affinity": affinity,
-                "round": server["round"] + 1,
-            }, clients
+    def payload(self, server: FedFomoServer, client: FedFomoClient) -> SentModels:
+        """Return the models for one client: mostly those from which it gained most."""
+        own_id = client["id"].reshape(1)
+        is_available = server["uploaded"] & (
+            torch.arange(self.context.clients, device=own_id.device) != own_id
+        )
+        epsilon = (self.options.epsilon - self.options.epsilon_decay * server["round"]).clamp(min=0)
+        key = keyed.derive_keys(server["key"] + server["round"], 0) + client["id"]
+        affinity = server["affinity"].index_select(0, own_id)[0]
+        ids, exists = epsilon_greedy(affinity, is_available, self.count, epsilon, key)
+        models = trees.apply(lambda leaf: leaf.index_select(0, ids), server["models"])
+        return {"models": models, "chosen": ids, "exists": exists}
 
-        passes = (Sweep(look, mix, split="val"), replace(local, end=end))
-        send = send_all_but("models", "uploaded", "affinity", "key", "round")
-        return Method(init, passes, aggregate, base.views, send=send, payload=payload)
+    def models_of(self, client: FedFomoClient) -> tuple[Variables, list[Variables]]:
+        """Return the reference, and the client's own model followed by those of others."""
+        own_model = select(client, all_weights)
+        received = [trees.take(client["payload"]["models"], number) for number in range(self.count)]
+        return client["start"] if self.options.reference == "start" else own_model, [
+            own_model,
+            *received,
+        ]
+
+    def look(
+        self, server: FedFomoServer, client: FedFomoClient, upload: Tree, batch: Batch
+    ) -> Tree:
+        """Return the losses of all models on validation samples."""
+        reference, models = self.models_of(client)
+        values = losses_by_model(self.context.network, (reference, *models), batch)
+        weight = batch["weight"].to(values.dtype)
+        return {"losses": weight @ values, "count": weight.sum()}
+
+    def mix(
+        self, server: FedFomoServer, client: FedFomoClient, upload: Tree, totals: Tree
+    ) -> tuple[FedFomoClient, Tree]:
+        """Begin training at w + sum_n gain_n (w_n - w), equations 3 and 4."""
+        reference, models = self.models_of(client)
+        losses = totals["losses"] / totals["count"].clamp(min=1)
+        gains = gains_by_distance(losses, reference, models)
+        received_gains = gains[1:] * client["payload"]["exists"]
+        begin = gain_step(reference, models, torch.cat([gains[:1], received_gains]))
+        return {**client, **begin, "start": begin, "gains": received_gains}, {}
+
+    def end(
+        self, server: FedFomoServer, client: FedFomoClient, work: RecipeWork
+    ) -> tuple[FedFomoClient, FedFomoUpload]:
+        """Upload the trained model, and the gains."""
+        client, _ = single_pass(self.base).end(server, client, work)
+        chosen, gains = client["payload"]["chosen"], client["gains"]
+        return client, {**select(client, all_weights), "chosen": chosen, "gains": gains}
+
+    def aggregate(
+        self, server: FedFomoServer, clients: FedFomoClient, uploads: FedFomoUpload, n: Tensor
+    ) -> tuple[FedFomoServer, FedFomoClient]:
+        """Keep the uploads, and add up the gains."""
+        ids = clients["id"]
+        models = trees.replace_clients(server["models"], ids, select(uploads, all_weights))
+        uploaded = torch.zeros_like(server["uploaded"]).index_fill(0, ids, True)
+        pairs = ids[:, None].expand_as(uploads["chosen"]), uploads["chosen"]
+        affinity = server["affinity"].index_put(pairs, uploads["gains"], accumulate=True)
+        return {
+            **server,
+            "models": models,
+            "uploaded": uploaded,
+            "affinity": affinity,
+            "round": server["round"] + 1,
+        }, clients

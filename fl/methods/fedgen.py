@@ -17,7 +17,7 @@ uniform; the generator has batch normalisation.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +30,7 @@ from fl.api import (
     Method,
     NonNegative,
     Positive,
+    Recipe,
     RecipeClient,
     RecipeServer,
     RecipeUpload,
@@ -100,69 +101,17 @@ class FedGen:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg with one more term, and a server that trains the generator."""
-        network, classes = context.network, context.classes
         base = recipe(context, terms=(cross_entropy, self.of_generated))
         local = single_pass(base)
-
-        def init(variables: Variables) -> tuple[FedGenServer, RecipeClient]:
-            server, client = base.init(variables)
-            leaf, seed = (
-                trees.leaves(variables["params"])[0],
-                rng.torch_seed(context.seed, "fedgen"),
-            )
-            generator = initial_generator(
-                seed, leaf, classes, feature_width(network, variables["params"])
-            )
-            number = torch.zeros((), dtype=torch.int64, device=leaf.device)
-            return {
-                **server,
-                "generator": generator,
-                "label_shares": leaf.new_zeros(classes),
-                "round": number,
-            }, client
-
-        def learned(server: FedGenServer, heads: Tree, counts: Tensor, steps: int) -> Tree:
-            def loss(params: Tree, labels: Tensor, noise: Tensor) -> Tensor:
-                features = generated(params, noise, labels)
-                value = ensemble_loss(heads, counts, features, labels, self.teachers)
-                return value + self.diversity * diversity_loss(noise, features)
-
-            seed = rng.torch_seed(context.seed, "fedgen", int(server["round"]) + 1)
-            budget = steps, self.server_batch, self.server_lr
-            return train_generator(server["generator"], loss, counts.sum(0), *budget, seed)
-
-        def aggregate(
-            server: FedGenServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
-        ) -> tuple[FedGenServer, RecipeClient]:
-            counts, models = clients["counts"], [trees.take(uploads, row) for row in range(len(n))]
-            heads = trees.stack([head_parameters(network, model["params"]) for model in models])
-            generator = learned(server, heads, counts, self.server_steps)
-            shares = (counts.sum(0) / counts.sum()).to(server["label_shares"])
-            return {
-                **server,
-                **trees.mean(uploads, n),
-                "generator": generator,
-                "label_shares": shares,
-                "round": server["round"] + 1,
-            }, clients
-
-        def one_step(server: FedGenServer) -> Tree:
-            clients = context.training.participants(context.participants)
-            heads = trees.repeat(head_parameters(network, server["params"]), clients)
-            return learned(server, heads, torch.ones(clients, classes), 1)
-
-        def send(server: FedGenServer) -> Tree:
-            download = {key: leaf for key, leaf in server.items() if key != "round"}
-            return {**download, "generator": server["generator"]["params"]}
-
+        steps = FedGenSteps(self, base, context)
         return replace(
             base,
-            init=init,
+            init=steps.init,
             passes=(replace(local, sampling=replace(local.sampling, needs_keys=True)),),
-            aggregate=aggregate,
+            aggregate=steps.aggregate,
             send=send,
             views={"global": shared_model},
-            server_work=(ServerWork(lambda round_: self.server_steps, one_step),),
+            server_work=(ServerWork(lambda round_: self.server_steps, steps.one_step),),
         )
 
     def of_generated(self, forward: Forward) -> Tensor:
@@ -177,3 +126,81 @@ class FedGen:
         outputs = head_outputs(head_parameters(forward.network, forward.params), features)
         losses = F.cross_entropy(outputs, labels, reduction="none")
         return self.alpha * weighted_mean(losses, batch) * (shares.sum() > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class FedGenSteps:
+    """What the server of FedGen does.
+
+    Attributes:
+        options: The keys of the method.
+        base: FedAvg with the term on generated features.
+        context: The context in which the method is built.
+    """
+
+    options: FedGen
+    base: Recipe
+    context: BuildContext
+
+    def init(self, variables: Variables) -> tuple[FedGenServer, RecipeClient]:
+        """Return FedAvg's states and a first generator."""
+        server, client = self.base.init(variables)
+        leaf, seed = (
+            trees.leaves(variables["params"])[0],
+            rng.torch_seed(self.context.seed, "fedgen"),
+        )
+        generator = initial_generator(
+            seed,
+            leaf,
+            self.context.classes,
+            feature_width(self.context.network, variables["params"]),
+        )
+        number = torch.zeros((), dtype=torch.int64, device=leaf.device)
+        return {
+            **server,
+            "generator": generator,
+            "label_shares": leaf.new_zeros(self.context.classes),
+            "round": number,
+        }, client
+
+    def learned(self, server: FedGenServer, heads: Tree, counts: Tensor, steps: int) -> Tree:
+        """Return the generator after steps in which its features come to suit all heads."""
+
+        def loss(params: Tree, labels: Tensor, noise: Tensor) -> Tensor:
+            features = generated(params, noise, labels)
+            value = ensemble_loss(heads, counts, features, labels, self.options.teachers)
+            return value + self.options.diversity * diversity_loss(noise, features)
+
+        seed = rng.torch_seed(self.context.seed, "fedgen", int(server["round"]) + 1)
+        budget = steps, self.options.server_batch, self.options.server_lr
+        return train_generator(server["generator"], loss, counts.sum(0), *budget, seed)
+
+    def aggregate(
+        self, server: FedGenServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+    ) -> tuple[FedGenServer, RecipeClient]:
+        """Average the models, and train the generator on all heads."""
+        counts, models = clients["counts"], [trees.take(uploads, row) for row in range(len(n))]
+        heads = trees.stack(
+            [head_parameters(self.context.network, model["params"]) for model in models]
+        )
+        generator = self.learned(server, heads, counts, self.options.server_steps)
+        shares = (counts.sum(0) / counts.sum()).to(server["label_shares"])
+        return {
+            **server,
+            **trees.mean(uploads, n),
+            "generator": generator,
+            "label_shares": shares,
+            "round": server["round"] + 1,
+        }, clients
+
+    def one_step(self, server: FedGenServer) -> Tree:
+        """Take a step of the generator, for the costs of a run."""
+        clients = self.context.training.participants(self.context.participants)
+        heads = trees.repeat(head_parameters(self.context.network, server["params"]), clients)
+        return self.learned(server, heads, torch.ones(clients, self.context.classes), 1)
+
+
+def send(server: FedGenServer) -> Tree:
+    """Send the model and the generator's parameters."""
+    download = {key: leaf for key, leaf in server.items() if key != "round"}
+    return {**download, "generator": server["generator"]["params"]}

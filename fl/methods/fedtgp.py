@@ -16,7 +16,7 @@ root has a floor.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import torch
@@ -30,6 +30,7 @@ from fl.api import (
     NonNegative,
     Positive,
     Predictor,
+    Recipe,
     RecipeClient,
     RecipeServer,
     ServerWork,
@@ -119,60 +120,16 @@ class FedTGP:
 
     def build(self, context: BuildContext) -> Method:
         """Return Local with one more term, and a server that learns the prototypes."""
-        network = context.network
-        terms = (cross_entropy, towards_anchors(self.lam))
-        base = recipe(context, terms=terms, local=all_weights)
+        base = recipe(context, terms=(cross_entropy, towards_anchors(self.lam)), local=all_weights)
         exchange = anchors_after_training(base, context, lambda previous, uploads: previous)
-
-        def init(variables: Variables) -> tuple[FedTGPServer, RecipeClient]:
-            server, client = exchange.init(variables)
-            return {
-                **server,
-                "anchors": zero_anchors(network, variables, context.classes),
-                "prototypes": self.generator(context, variables),
-            }, client
-
-        def learned(params: Generator, uploads: Anchors, steps: int) -> Generator:
-            class_means, (labels, weight) = uploads["means"].flatten(0, 1), labels_of_means(uploads)
-            margin = self.margin_of(uploads)
-
-            def loss(params: Generator) -> Tensor:
-                distances = distances_between(class_means, prototypes(params))
-                is_own_class = F.one_hot(labels, context.classes).to(distances.dtype)
-                return classification_loss(
-                    -(distances + margin * is_own_class), {"y": labels, "weight": weight}
-                )
-
-            return descend(params, loss, steps, self.server_lr)
-
-        def aggregate(
-            server: FedTGPServer, clients: RecipeClient, uploads: FedTGPUpload, n: Tensor
-        ) -> tuple[FedTGPServer, RecipeClient]:
-            next_server, clients = exchange.aggregate(server, clients, uploads, n)
-            params = learned(server["prototypes"], uploads["anchors"], self.server_steps)
-            return {
-                **next_server,
-                "prototypes": params,
-                "anchors": prototypes(params),
-            }, clients
-
-        def one_step(server: FedTGPServer) -> Generator:
-            return learned(server["prototypes"], empty_class_means(context, server["anchors"]), 1)
-
-        def nearest(variables: FedTGPModel, memory: Tree, x: Tensor) -> Tensor:
-            features = network.eval(variables["params"], variables["buffers"], x).features
-            return -distances_between(features.flatten(1), variables["anchors"])
-
-        def with_prototypes(server: FedTGPServer, client: RecipeClient) -> FedTGPModel:
-            return {**personal_model(server, client), "anchors": server["anchors"]}
-
+        steps = FedTGPSteps(self, exchange, context)
         return replace(
             exchange,
-            init=init,
-            aggregate=aggregate,
+            init=steps.init,
+            aggregate=steps.aggregate,
             send=send_all_but("prototypes", ANCHOR_ROUND),
-            views={"personal": Predictor(with_prototypes, nearest, is_per_sample=True)},
-            server_work=(ServerWork(lambda round_: self.server_steps, one_step),),
+            views={"personal": Predictor(with_prototypes, steps.nearest, is_per_sample=True)},
+            server_work=(ServerWork(lambda round_: self.server_steps, steps.one_step),),
         )
 
     def generator(self, context: BuildContext, variables: Variables) -> Generator:
@@ -196,6 +153,72 @@ class FedTGP:
         is_pair = exists[:, None] & exists[None] & ~is_same
         nearest = torch.where(is_pair, distances, float("inf")).amin(1)
         return torch.where(nearest.isfinite(), nearest, 0).amax().clamp(max=self.margin)
+
+
+@dataclass(frozen=True, eq=False)
+class FedTGPSteps:
+    """What the server of FedTGP does, and its view.
+
+    Attributes:
+        options: The keys of the method.
+        exchange: Local with one more term, whose clients upload mean features.
+        context: The context in which the method is built.
+    """
+
+    options: FedTGP
+    exchange: Recipe
+    context: BuildContext
+
+    def init(self, variables: Variables) -> tuple[FedTGPServer, RecipeClient]:
+        """Return Local's states and a first generator of prototypes."""
+        server, client = self.exchange.init(variables)
+        return {
+            **server,
+            "anchors": zero_anchors(self.context.network, variables, self.context.classes),
+            "prototypes": self.options.generator(self.context, variables),
+        }, client
+
+    def learned(self, params: Generator, uploads: Anchors, steps: int) -> Generator:
+        """Return the generator after some steps on the prototypes of clients."""
+        class_means, (labels, weight) = uploads["means"].flatten(0, 1), labels_of_means(uploads)
+        margin = self.options.margin_of(uploads)
+
+        def loss(params: Generator) -> Tensor:
+            distances = distances_between(class_means, prototypes(params))
+            is_own_class = F.one_hot(labels, self.context.classes).to(distances.dtype)
+            return classification_loss(
+                -(distances + margin * is_own_class), {"y": labels, "weight": weight}
+            )
+
+        return descend(params, loss, steps, self.options.server_lr)
+
+    def aggregate(
+        self, server: FedTGPServer, clients: RecipeClient, uploads: FedTGPUpload, n: Tensor
+    ) -> tuple[FedTGPServer, RecipeClient]:
+        """Train the generator, and make the prototypes of all classes."""
+        next_server, clients = self.exchange.aggregate(server, clients, uploads, n)
+        params = self.learned(server["prototypes"], uploads["anchors"], self.options.server_steps)
+        return {
+            **next_server,
+            "prototypes": params,
+            "anchors": prototypes(params),
+        }, clients
+
+    def one_step(self, server: FedTGPServer) -> Generator:
+        """Take a step of the generator, for the costs of a run."""
+        return self.learned(
+            server["prototypes"], empty_class_means(self.context, server["anchors"]), 1
+        )
+
+    def nearest(self, variables: FedTGPModel, memory: Tree, x: Tensor) -> Tensor:
+        """Return minus the distances of features to the prototypes."""
+        features = self.context.network.eval(variables["params"], variables["buffers"], x).features
+        return -distances_between(features.flatten(1), variables["anchors"])
+
+
+def with_prototypes(server: FedTGPServer, client: RecipeClient) -> FedTGPModel:
+    """Return a client's model and the prototypes, as a view."""
+    return {**personal_model(server, client), "anchors": server["anchors"]}
 
 
 def prototypes(params: Generator) -> Tensor:

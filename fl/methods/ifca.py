@@ -14,7 +14,7 @@ part or not, is scored with the model that now has the smallest loss on its trai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import torch
@@ -28,6 +28,7 @@ from fl.api import (
     Method,
     NonNegative,
     Predictor,
+    Recipe,
     RecipeClient,
     RecipeUpload,
     RecipeWork,
@@ -100,69 +101,14 @@ class IFCA:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg in each cluster, with clusters by the smallest loss, algorithm 1."""
-        base, network = recipe(context), context.network
-        local = single_pass(base)
-
-        def init(variables: Variables) -> tuple[IFCAServer, IFCAClient]:
-            first = select(variables, all_weights)
-            noise = torch.Generator().manual_seed(rng.torch_seed(context.seed, "ifca"))
-            copies = [first, *(self.perturbed(first, noise) for _ in range(self.models - 1))]
-            _, client = base.init(variables)
-            number = torch.zeros((), dtype=torch.int64)
-            return {"models": trees.stack(copies)}, {**client, "cluster": number}
-
-        def losses(models: Variables, batch: Batch) -> Tensor:
-            """Cross-entropy of each sample by each model, [b, models]."""
-            copies = [trees.take(models, number) for number in range(self.models)]
-            return losses_by_model(network, copies, batch)
-
-        def look(server: IFCAServer, client: IFCAClient, upload: Tree, batch: Batch) -> Tree:
-            values = losses(server["models"], batch)
-            return {"losses": batch["weight"].to(values.dtype) @ values}
-
-        def choose(
-            server: IFCAServer, client: IFCAClient, upload: Tree, totals: Tree
-        ) -> tuple[IFCAClient, Tree]:
-            return {**client, "cluster": totals["losses"].argmin()}, {}
-
-        def begin(server: IFCAServer, client: IFCAClient) -> RecipeWork:
-            return local.begin(chosen(server, client), client)
-
-        def end(
-            server: IFCAServer, client: IFCAClient, work: RecipeWork
-        ) -> tuple[IFCAClient, IFCAUpload]:
-            client, upload = local.end(chosen(server, client), client, work)
-            return client, {**upload, "cluster": client["cluster"]}
-
-        def aggregate(
-            server: IFCAServer, clients: IFCAClient, uploads: IFCAUpload, n: Tensor
-        ) -> tuple[IFCAServer, IFCAClient]:
-            cluster = uploads["cluster"]
-            models: Variables = {"params": uploads["params"], "buffers": uploads["buffers"]}
-            mean_models = []
-            for number in range(self.models):
-                weights, previous = n * (cluster == number), trees.take(server["models"], number)
-                mean_models.append(trees.mean(models, weights) if weights.any() else previous)
-            return {"models": trees.stack(mean_models)}, clients
-
-        def with_models(server: IFCAServer, client: IFCAClient) -> Candidates:
-            return {**chosen(server, client), "models": server["models"]}
-
-        def look_at_samples(variables: Candidates, batch: Batch) -> Tree:
-            return {"losses": losses(variables["models"], batch)}
-
-        def choose_again(variables: Candidates, values: Mapping[str, Tree]) -> Tree:
-            if "train" not in values:
-                return {}
-            return {"cluster": values["train"]["losses"].mean(0).argmin()}
-
-        def predict(variables: Candidates, memory: Tree, x: Inputs) -> Tensor:
-            model = model_at(variables["models"], memory["cluster"]) if memory else variables
-            return network.eval(model["params"], model["buffers"], x).outputs
-
-        passes = (Sweep(look, choose), replace(local, begin=begin, end=end))
-        view = Predictor(with_models, predict, look_at_samples, choose_again)
-        return Method(init, passes, aggregate, {"personal": view})
+        base = recipe(context)
+        steps = IFCASteps(self, base, context)
+        training = replace(single_pass(base), begin=steps.begin, end=steps.end)
+        view = Predictor(
+            steps.with_models, steps.predict, steps.look_at_samples, steps.choose_again
+        )
+        passes = (Sweep(steps.look, steps.choose), training)
+        return Method(steps.init, passes, steps.aggregate, {"personal": view})
 
     def perturbed(self, model: Variables, generator: torch.Generator) -> Variables:
         """Return a model with noise on its parameters."""
@@ -173,6 +119,91 @@ class IFCA:
             return w + self.spread * size * noise
 
         return {**model, "params": trees.apply(noisy, model["params"])}
+
+
+@dataclass(frozen=True, eq=False)
+class IFCASteps:
+    """Functions of IFCA's passes and of its view.
+
+    Attributes:
+        options: The keys of the method.
+        base: FedAvg.
+        context: The context in which the method is built.
+    """
+
+    options: IFCA
+    base: Recipe
+    context: BuildContext
+
+    def init(self, variables: Variables) -> tuple[IFCAServer, IFCAClient]:
+        """Return the models before round 1: the initial one, and copies with noise."""
+        first = select(variables, all_weights)
+        noise = torch.Generator().manual_seed(rng.torch_seed(self.context.seed, "ifca"))
+        copies = [
+            first,
+            *(self.options.perturbed(first, noise) for _ in range(self.options.models - 1)),
+        ]
+        _, client = self.base.init(variables)
+        number = torch.zeros((), dtype=torch.int64)
+        return {"models": trees.stack(copies)}, {**client, "cluster": number}
+
+    def losses(self, models: Variables, batch: Batch) -> Tensor:
+        """Cross-entropy of each sample by each model, [b, models]."""
+        copies = [trees.take(models, number) for number in range(self.options.models)]
+        return losses_by_model(self.context.network, copies, batch)
+
+    def look(self, server: IFCAServer, client: IFCAClient, upload: Tree, batch: Batch) -> Tree:
+        """Return the losses of all models on a client's samples."""
+        values = self.losses(server["models"], batch)
+        return {"losses": batch["weight"].to(values.dtype) @ values}
+
+    def choose(
+        self, server: IFCAServer, client: IFCAClient, upload: Tree, totals: Tree
+    ) -> tuple[IFCAClient, Tree]:
+        """Choose the model with the smallest loss."""
+        return {**client, "cluster": totals["losses"].argmin()}, {}
+
+    def begin(self, server: IFCAServer, client: IFCAClient) -> RecipeWork:
+        """Begin training at the model of the client's cluster."""
+        return single_pass(self.base).begin(chosen(server, client), client)
+
+    def end(
+        self, server: IFCAServer, client: IFCAClient, work: RecipeWork
+    ) -> tuple[IFCAClient, IFCAUpload]:
+        """Upload the trained model, and its number."""
+        client, upload = single_pass(self.base).end(chosen(server, client), client, work)
+        return client, {**upload, "cluster": client["cluster"]}
+
+    def aggregate(
+        self, server: IFCAServer, clients: IFCAClient, uploads: IFCAUpload, n: Tensor
+    ) -> tuple[IFCAServer, IFCAClient]:
+        """Average the models of each cluster; a model without clients stays."""
+        cluster = uploads["cluster"]
+        models: Variables = {"params": uploads["params"], "buffers": uploads["buffers"]}
+        mean_models = []
+        for number in range(self.options.models):
+            weights, previous = n * (cluster == number), trees.take(server["models"], number)
+            mean_models.append(trees.mean(models, weights) if weights.any() else previous)
+        return {"models": trees.stack(mean_models)}, clients
+
+    def with_models(self, server: IFCAServer, client: IFCAClient) -> Candidates:
+        """Return the model of the client's cluster, and all models, as a view."""
+        return {**chosen(server, client), "models": server["models"]}
+
+    def look_at_samples(self, variables: Candidates, batch: Batch) -> Tree:
+        """Return the losses of all models for each sample."""
+        return {"losses": self.losses(variables["models"], batch)}
+
+    def choose_again(self, variables: Candidates, values: Mapping[str, Tree]) -> Tree:
+        """Choose a model for a client from its training samples, if it has some."""
+        if "train" not in values:
+            return {}
+        return {"cluster": values["train"]["losses"].mean(0).argmin()}
+
+    def predict(self, variables: Candidates, memory: Tree, x: Inputs) -> Tensor:
+        """Return the outputs of the model that was chosen."""
+        model = model_at(variables["models"], memory["cluster"]) if memory else variables
+        return self.context.network.eval(model["params"], model["buffers"], x).outputs
 
 
 def chosen(server: IFCAServer, client: IFCAClient) -> Variables:
