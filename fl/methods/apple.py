@@ -17,7 +17,7 @@ client may get fewer cores. Running statistics are those of a client's sum and s
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
 import torch
@@ -29,6 +29,7 @@ from fl.api import (
     Method,
     NonNegative,
     Rate,
+    Recipe,
     RecipeClient,
     RecipeUpload,
     RecipeWork,
@@ -89,57 +90,20 @@ class APPLE:
 
     def build(self, context: BuildContext) -> Method:
         """Return training of core c_k and weights p_k in w_k = sum_j p_kj c_j, algorithm 1."""
-
-        def zeros(variables: Variables) -> Weights:
-            return {"offsets": trees.leaves(variables["params"])[0].new_zeros(context.clients)}
-
-        statistics = weights_in(context.network.names["buffers"])
-        base = recipe(context, local=statistics, personal_params=zeros)
-        local = single_pass(base)
-        last = int(self.until * context.training.rounds)
-
-        def init(variables: Variables) -> tuple[APPLEServer, RecipeClient]:
-            cores = trees.repeat(variables["params"], context.clients)
-            shares, client = zeros(variables)["offsets"], base.init(variables)[1]
-            return {"cores": cores, "shares": shares, "round": shares.sum()}, client
-
-        def begin(server: APPLEServer, client: RecipeClient) -> APPLEWork:
-            core: Variables = {"params": own_core(server, client["id"]), "buffers": {}}
-            return {**local.begin(core, client), "id": client["id"]}
-
-        def loss(server: APPLEServer, work: APPLEWork, batch: Batch) -> tuple[Tensor, Tree]:
-            core = dict(work["params"])
-            offsets = core["personal_params"]["offsets"]
-            own_weight = (server["shares"] + offsets).index_select(0, work["id"].reshape(1))[0]
-            trained = core_sum(server, offsets)
-            for name, sent in own_core(server, work["id"]).items():
-                core[name] = trained[name] + own_weight * (core[name] - sent)
-            value, aux = local.loss(server, {**work, "params": core}, batch)
-            return value + self.penalty(server["round"], last) * offsets.square().sum(), aux
-
-        def update(
-            server: APPLEServer, work: APPLEWork, grads: Tree, aux: StepResults, lr: Rate
-        ) -> APPLEWork:
-            offsets, slope = (t["personal_params"]["offsets"] for t in (work["params"], grads))
-            rate = self.eta_p / context.training.lr * lr
-            moved = {"offsets": offsets - trees.align_rate(rate, slope) * slope}
-            next_work = local.update(server, work, grads, aux, lr)
-            params = {**next_work["params"], "personal_params": moved}
-            return {**work, **next_work, "params": params}
-
-        def aggregate(
-            server: APPLEServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
-        ) -> tuple[APPLEServer, RecipeClient]:
-            cores = trees.replace_clients(server["cores"], clients["id"], uploads["params"])
-            return {**server, "cores": cores, "round": server["round"] + 1}, clients
-
-        def personal(server: APPLEServer, client: RecipeClient) -> Variables:
-            offsets = client["personal_params"]["offsets"]
-            return {"params": core_sum(server, offsets), "buffers": client["buffers"]}
-
-        step = replace(local, begin=begin, loss=loss, update=update)
-        phases, views = (share_samples(),), {"personal": personal}
-        return Method(init, (step,), aggregate, views, earlier_phases=phases)
+        base = recipe(
+            context,
+            local=weights_in(context.network.names["buffers"]),
+            personal_params=lambda variables: {"offsets": zeros(context, variables)},
+        )
+        steps = APPLESteps(self, base, context)
+        step = replace(single_pass(base), begin=steps.begin, loss=steps.loss, update=steps.update)
+        return Method(
+            steps.init,
+            (step,),
+            steps.aggregate,
+            {"personal": personal},
+            earlier_phases=(share_samples(),),
+        )
 
     def penalty(self, round_: Tensor, last: int) -> Tensor:
         """Return lambda(r) mu / 2, r = 0, 1, ...; 0 from r = ``last`` on."""
@@ -147,6 +111,78 @@ class APPLE:
         cosine = (1 + torch.cos(math.pi * progress)) / 2
         size = cosine if self.decay == "cosine" else 1e-3**progress
         return self.mu / 2 * size * (round_ < last)
+
+
+@dataclass(frozen=True, eq=False)
+class APPLESteps:
+    """Functions of APPLE's pass, and what the server does.
+
+    Attributes:
+        options: The keys of the method.
+        base: Local training of a model and of offsets p - p_0.
+        context: The context in which the method is built.
+    """
+
+    options: APPLE
+    base: Recipe
+    context: BuildContext
+
+    @property
+    def last(self) -> int:
+        """Number of rounds with a penalty."""
+        return int(self.options.until * self.context.training.rounds)
+
+    def init(self, variables: Variables) -> tuple[APPLEServer, RecipeClient]:
+        """Return the states: all cores are the initial model."""
+        cores = trees.repeat(variables["params"], self.context.clients)
+        shares, client = zeros(self.context, variables), self.base.init(variables)[1]
+        return {"cores": cores, "shares": shares, "round": shares.sum()}, client
+
+    def begin(self, server: APPLEServer, client: RecipeClient) -> APPLEWork:
+        """Begin training at the client's own core."""
+        core: Variables = {"params": own_core(server, client["id"]), "buffers": {}}
+        return {**single_pass(self.base).begin(core, client), "id": client["id"]}
+
+    def loss(self, server: APPLEServer, work: APPLEWork, batch: Batch) -> tuple[Tensor, Tree]:
+        """Return the loss of w_k, and the penalty on p."""
+        core = dict(work["params"])
+        offsets = core["personal_params"]["offsets"]
+        own_weight = (server["shares"] + offsets).index_select(0, work["id"].reshape(1))[0]
+        trained = core_sum(server, offsets)
+        for name, sent in own_core(server, work["id"]).items():
+            core[name] = trained[name] + own_weight * (core[name] - sent)
+        value, aux = single_pass(self.base).loss(server, {**work, "params": core}, batch)
+        penalty = self.options.penalty(server["round"], self.last)
+        return value + penalty * offsets.square().sum(), aux
+
+    def update(
+        self, server: APPLEServer, work: APPLEWork, grads: Tree, aux: StepResults, lr: Rate
+    ) -> APPLEWork:
+        """Take a step of the core, and one of p at its own rate."""
+        offsets, slope = (t["personal_params"]["offsets"] for t in (work["params"], grads))
+        rate = self.options.eta_p / self.context.training.lr * lr
+        moved = {"offsets": offsets - trees.align_rate(rate, slope) * slope}
+        next_work = single_pass(self.base).update(server, work, grads, aux, lr)
+        params = {**next_work["params"], "personal_params": moved}
+        return {**work, **next_work, "params": params}
+
+    def aggregate(
+        self, server: APPLEServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+    ) -> tuple[APPLEServer, RecipeClient]:
+        """Keep the participants' cores."""
+        cores = trees.replace_clients(server["cores"], clients["id"], uploads["params"])
+        return {**server, "cores": cores, "round": server["round"] + 1}, clients
+
+
+def zeros(context: BuildContext, variables: Variables) -> Tensor:
+    """Return zeros for numbers of all clients, [clients]."""
+    return trees.leaves(variables["params"])[0].new_zeros(context.clients)
+
+
+def personal(server: APPLEServer, client: RecipeClient) -> Variables:
+    """Return the client's sum of cores, as a view."""
+    offsets = client["personal_params"]["offsets"]
+    return {"params": core_sum(server, offsets), "buffers": client["buffers"]}
 
 
 def own_core(server: APPLEServer, number: Tensor) -> Weights:

@@ -14,7 +14,7 @@ client's own in the mean.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import torch
@@ -26,9 +26,11 @@ from fl.api import (
     Method,
     NonNegative,
     Output,
+    Recipe,
     RecipeClient,
     RecipeServer,
     RecipeWork,
+    Sweep,
     Tree,
     Variables,
     all_weights,
@@ -118,57 +120,14 @@ class FD:
 
     def build(self, context: BuildContext) -> Method:
         """Return Local with one more term, whose clients upload mean probabilities by class."""
-        classes = context.classes
         base = recipe(context, terms=(cross_entropy, self.distillation), local=all_weights)
-        local = single_pass(base)
-
-        def probabilities(output: Output) -> Tensor:
-            return output.outputs.softmax(-1)
-
-        def empty(variables: Variables) -> Probabilities:
-            leaf = trees.leaves(variables["params"])[0]
-            return {"sum": leaf.new_zeros((classes, classes)), "count": leaf.new_zeros(classes)}
-
-        def init(variables: Variables) -> tuple[FDServer, FDClient]:
-            server, client = base.init(variables)
-            zero = trees.leaves(variables["params"])[0].new_zeros(())
-            last_upload: RoundProbabilities = {**empty(variables), "round": zero - 1}
-            return {**server, "others": {**empty(variables), "round": zero}}, {
-                **client,
-                "own_outputs": last_upload,
-            }
-
-        def begin(server: FDServer, client: FDClient) -> FDWork:
-            return {
-                **local.begin(server, client),
-                "targets": targets(server["others"], client["own_outputs"]),
-            }
-
-        def aggregate(
-            server: FDServer, clients: FDClient, uploads: FDUpload, n: Tensor
-        ) -> tuple[FDServer, FDClient]:
-            sums = trees.apply(lambda leaf: leaf.sum(0), uploads["anchors"])
-            number = server["others"]["round"] + 1
-            return {**server, "others": {**sums, "round": number}}, clients
-
         sweep = class_means_sweep(context, probabilities)
-
-        def keep_own(
-            server: FDServer, client: FDClient, upload: Tree, totals: Tree
-        ) -> tuple[FDClient, FDUpload]:
-            client, sent = sweep.end(server, client, upload, totals)
-            has_class = (sent["anchors"]["counts"] > 0).to(sent["anchors"]["means"].dtype)
-            last_upload: Probabilities = {
-                "sum": sent["anchors"]["means"] * has_class[:, None],
-                "count": has_class,
-            }
-            next_round = server["others"]["round"] + 1
-            return {**client, "own_outputs": {**last_upload, "round": next_round}}, {
-                "anchors": last_upload
-            }
-
-        passes = (keep_trained_model(replace(local, begin=begin)), replace(sweep, end=keep_own))
-        return replace(base, init=init, passes=passes, aggregate=aggregate)
+        steps = FDSteps(base, sweep, context.classes)
+        passes = (
+            keep_trained_model(replace(single_pass(base), begin=steps.begin)),
+            replace(sweep, end=steps.keep_own),
+        )
+        return replace(base, init=steps.init, passes=passes, aggregate=aggregate)
 
     def distillation(self, forward: Forward) -> Tensor:
         """Gamma CE(z, t_y), with t_y the others' mean probabilities for the label; 0 without."""
@@ -176,6 +135,75 @@ class FD:
         batch, table = forward.batch, work["targets"][forward.batch["y"]]
         values = -(table * forward.output.outputs.log_softmax(-1)).sum(-1)
         return self.gamma * weighted_mean(values, batch)
+
+
+@dataclass(frozen=True, eq=False)
+class FDSteps:
+    """Functions of FD's pass and sweep, and what the server does.
+
+    Attributes:
+        base: Local with one more term.
+        sweep: The sweep for mean probabilities by class.
+        classes: Number of classes.
+    """
+
+    base: Recipe
+    sweep: Sweep
+    classes: int
+
+    def empty(self, variables: Variables) -> Probabilities:
+        """Return sums over no client."""
+        leaf = trees.leaves(variables["params"])[0]
+        return {
+            "sum": leaf.new_zeros((self.classes, self.classes)),
+            "count": leaf.new_zeros(self.classes),
+        }
+
+    def init(self, variables: Variables) -> tuple[FDServer, FDClient]:
+        """Return Local's states; nobody has sent anything."""
+        server, client = self.base.init(variables)
+        zero = trees.leaves(variables["params"])[0].new_zeros(())
+        last_upload: RoundProbabilities = {**self.empty(variables), "round": zero - 1}
+        return {**server, "others": {**self.empty(variables), "round": zero}}, {
+            **client,
+            "own_outputs": last_upload,
+        }
+
+    def begin(self, server: FDServer, client: FDClient) -> FDWork:
+        """Begin training, with the others' mean probabilities."""
+        return {
+            **single_pass(self.base).begin(server, client),
+            "targets": targets(server["others"], client["own_outputs"]),
+        }
+
+    def keep_own(
+        self, server: FDServer, client: FDClient, upload: Tree, totals: Tree
+    ) -> tuple[FDClient, FDUpload]:
+        """Upload the client's mean probabilities, and keep them."""
+        client, sent = self.sweep.end(server, client, upload, totals)
+        has_class = (sent["anchors"]["counts"] > 0).to(sent["anchors"]["means"].dtype)
+        last_upload: Probabilities = {
+            "sum": sent["anchors"]["means"] * has_class[:, None],
+            "count": has_class,
+        }
+        next_round = server["others"]["round"] + 1
+        return {**client, "own_outputs": {**last_upload, "round": next_round}}, {
+            "anchors": last_upload
+        }
+
+
+def probabilities(output: Output) -> Tensor:
+    """Return the probabilities of the classes, [b, C]."""
+    return output.outputs.softmax(-1)
+
+
+def aggregate(
+    server: FDServer, clients: FDClient, uploads: FDUpload, n: Tensor
+) -> tuple[FDServer, FDClient]:
+    """Sum up the mean probabilities of the round."""
+    sums = trees.apply(lambda leaf: leaf.sum(0), uploads["anchors"])
+    number = server["others"]["round"] + 1
+    return {**server, "others": {**sums, "round": number}}, clients
 
 
 def targets(sums: RoundProbabilities, last_upload: RoundProbabilities) -> Tensor:

@@ -17,7 +17,7 @@ gaps it divides by the largest without taking their mean away; its step is a thi
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import torch
@@ -27,6 +27,7 @@ from fl.api import (
     Batch,
     BuildContext,
     Method,
+    Recipe,
     RecipeClient,
     RecipeServer,
     RecipeUpload,
@@ -90,58 +91,80 @@ class FedDGGA:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg with weights a_k + d_t (G_k - mean G) / max |G - mean G|, algorithm 1."""
-        base, rounds = with_participation(recipe(context)), context.training.rounds
-
-        def init(variables: Variables) -> tuple[FedDGGAServer, FedDGGAClient]:
-            server, client = base.init(variables)
-            leaf = trees.leaves(variables["params"])[0]
-            weights = leaf.new_full((context.clients,), 1 / context.participants)
-            zero = leaf.new_zeros(())
-            return {**server, "weights": weights, "round": zero}, {**client, "trained loss": zero}
-
-        def look(
-            server: FedDGGAServer, client: FedDGGAClient, upload: RecipeUpload, batch: Batch
-        ) -> Tree:
-            count = batch["weight"].sum()
-
-            def summed_loss(model: Variables) -> Tensor:
-                output = context.network.eval(model["params"], model["buffers"], batch["x"])
-                return context.task.loss(output.outputs, batch) * count
-
-            return {"sent": summed_loss(server), "trained": summed_loss(upload), "count": count}
-
-        def end(
-            server: FedDGGAServer, client: FedDGGAClient, upload: RecipeUpload, totals: Tree
-        ) -> tuple[FedDGGAClient, FedDGGAUpload]:
-            count = totals["count"].clamp(min=1)
-            gap = totals["sent"] / count - client["trained loss"]
-            has_gap = (client["rounds"] > 1) & (totals["count"] > 0)
-            client = {**client, "trained loss": totals["trained"] / count}
-            return client, {**upload, "gap": gap, "has_gap": has_gap}
-
-        def aggregate(
-            server: FedDGGAServer, clients: FedDGGAClient, uploads: FedDGGAUpload, n: Tensor
-        ) -> tuple[FedDGGAServer, FedDGGAClient]:
-            models = shared_model(uploads, None)
-            ids, step = clients["id"], self.step * (1 - (server["round"] - 1) / rounds)
-            moves = step * centred_gaps(uploads["gap"], uploads["has_gap"])
-            moved = server["weights"].index_add(0, ids, moves).clamp(min=0)
-            weights = moved / moved.sum()
-            drawn = weights.index_select(0, ids) * (n > 0)
-            # If all of the participants have fallen to 0, they count alike.
-            drawn = torch.where(drawn.sum() > 0, drawn, (n > 0).to(drawn.dtype))
-            next_server, clients = base.aggregate(server, clients, models, drawn)
-            next_round = server["round"] + 1
-            return {**next_server, "weights": weights, "round": next_round}, clients
-
+        base = with_participation(recipe(context))
+        steps = FedDGGASteps(self, base, context)
         return replace(
             base,
-            init=init,
-            passes=(*base.passes, Sweep(look, end)),
-            aggregate=aggregate,
+            init=steps.init,
+            passes=(*base.passes, Sweep(steps.look, steps.end)),
+            aggregate=steps.aggregate,
             send=send_all_but("weights", "round"),
             trace=lambda server: {"weights": server["weights"]},
         )
+
+
+@dataclass(frozen=True, eq=False)
+class FedDGGASteps:
+    """Functions of FedDG-GA's sweep, and what the server does.
+
+    Attributes:
+        options: The keys of the method.
+        base: FedAvg whose clients count their rounds.
+        context: The context in which the method is built.
+    """
+
+    options: FedDGGA
+    base: Recipe
+    context: BuildContext
+
+    def init(self, variables: Variables) -> tuple[FedDGGAServer, FedDGGAClient]:
+        """Return FedAvg's states; all clients have the same weight."""
+        server, client = self.base.init(variables)
+        leaf = trees.leaves(variables["params"])[0]
+        weights = leaf.new_full((self.context.clients,), 1 / self.context.participants)
+        zero = leaf.new_zeros(())
+        return {**server, "weights": weights, "round": zero}, {**client, "trained loss": zero}
+
+    def look(
+        self, server: FedDGGAServer, client: FedDGGAClient, upload: RecipeUpload, batch: Batch
+    ) -> Tree:
+        """Return the losses of the sent and of the trained model, summed over a batch."""
+        count = batch["weight"].sum()
+
+        def summed_loss(model: Variables) -> Tensor:
+            output = self.context.network.eval(model["params"], model["buffers"], batch["x"])
+            return self.context.task.loss(output.outputs, batch) * count
+
+        return {"sent": summed_loss(server), "trained": summed_loss(upload), "count": count}
+
+    def end(
+        self, server: FedDGGAServer, client: FedDGGAClient, upload: RecipeUpload, totals: Tree
+    ) -> tuple[FedDGGAClient, FedDGGAUpload]:
+        """Upload the gap: the loss of the sent model minus that of the client's last one."""
+        count = totals["count"].clamp(min=1)
+        gap = totals["sent"] / count - client["trained loss"]
+        has_gap = (client["rounds"] > 1) & (totals["count"] > 0)
+        client = {**client, "trained loss": totals["trained"] / count}
+        return client, {**upload, "gap": gap, "has_gap": has_gap}
+
+    def aggregate(
+        self, server: FedDGGAServer, clients: FedDGGAClient, uploads: FedDGGAUpload, n: Tensor
+    ) -> tuple[FedDGGAServer, FedDGGAClient]:
+        """Move the weights by the gaps, and average the models by them."""
+        models = shared_model(uploads, None)
+        ids, step = (
+            clients["id"],
+            self.options.step * (1 - (server["round"] - 1) / self.context.training.rounds),
+        )
+        moves = step * centred_gaps(uploads["gap"], uploads["has_gap"])
+        moved = server["weights"].index_add(0, ids, moves).clamp(min=0)
+        weights = moved / moved.sum()
+        drawn = weights.index_select(0, ids) * (n > 0)
+        # If all of the participants have fallen to 0, they count alike.
+        drawn = torch.where(drawn.sum() > 0, drawn, (n > 0).to(drawn.dtype))
+        next_server, clients = self.base.aggregate(server, clients, models, drawn)
+        next_round = server["round"] + 1
+        return {**next_server, "weights": weights, "round": next_round}, clients
 
 
 def centred_gaps(gaps: Tensor, is_known: Tensor) -> Tensor:

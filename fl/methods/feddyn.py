@@ -13,7 +13,7 @@ the round's trained models; here the server's model, which contains h, is scored
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -25,6 +25,7 @@ from fl.api import (
     MeanBased,
     Method,
     Positive,
+    Recipe,
     RecipeClient,
     RecipeServer,
     RecipeUpload,
@@ -90,49 +91,69 @@ class FedDyn:
         """FedAvg with two more terms; clients keep g_k, the server keeps h."""
         terms = (task_loss, against_drift, proximal_term(self.alpha))
         base = recipe(context, terms=terms)
-        local, everybody = single_pass(base), context.participants
+        steps = FedDynSteps(self.alpha, base, context.participants)
+        step = replace(single_pass(base), begin=steps.begin, end=steps.end)
+        views = {"global": steps.mean_model if self.scored == "mean" else shared_model}
+        aggregate = MeanBased(steps.aggregate)
+        return Method(steps.init, (step,), aggregate, views, send=send_all_but("drift"))
 
-        def init(variables: Variables) -> tuple[FedDynServer, FedDynClient]:
-            server, client = base.init(variables)
-            zeros = trees.zeros_like(variables["params"])
-            return {**server, "drift": zeros}, {**client, "drift": zeros}
 
-        def begin(server: FedDynServer, client: FedDynClient) -> FedDynWork:
-            return {**local.begin(server, client), "drift": client["drift"]}
+@dataclass(frozen=True, eq=False)
+class FedDynSteps:
+    """Functions of the pass of FedDyn, and what the server does.
 
-        def end(
-            server: FedDynServer, client: FedDynClient, work: FedDynWork
-        ) -> tuple[FedDynClient, RecipeUpload]:
-            client, upload = local.end(server, client, work)
-            drift = trees.apply(
-                lambda g, w, previous: g - self.alpha * (w - previous),
-                client["drift"],
-                upload["params"],
-                server["params"],
-            )
-            return {**client, "drift": drift}, upload
+    Attributes:
+        alpha: Weight of the regulariser.
+        base: FedAvg with the terms of the regulariser.
+        everybody: Number of clients that can take part.
+    """
 
-        def aggregate(
-            server: FedDynServer, clients: FedDynClient, uploads: RecipeUpload, n: Tensor
-        ) -> tuple[FedDynServer, FedDynClient]:
-            mean, clients = base.aggregate(server, clients, uploads, n)
-            plain = trees.mean(uploads["params"], torch.ones_like(n))
-            drift = trees.apply(
-                lambda h, w, previous: h - self.alpha * len(n) / everybody * (w - previous),
-                server["drift"],
-                plain,
-                server["params"],
-            )
-            params = trees.apply(lambda w, h: w - h / self.alpha, plain, drift)
-            return {**mean, "params": params, "drift": drift}, clients
+    alpha: float
+    base: Recipe
+    everybody: int
 
-        def mean_model(server: FedDynServer, client: object) -> Variables:
-            params = trees.apply(lambda w, h: w + h / self.alpha, server["params"], server["drift"])
-            return {"params": params, "buffers": server["buffers"]}
+    def init(self, variables: Variables) -> tuple[FedDynServer, FedDynClient]:
+        """Return FedAvg's states; g_k and h are 0."""
+        server, client = self.base.init(variables)
+        zeros = trees.zeros_like(variables["params"])
+        return {**server, "drift": zeros}, {**client, "drift": zeros}
 
-        step = replace(local, begin=begin, end=end)
-        views = {"global": mean_model if self.scored == "mean" else shared_model}
-        return Method(init, (step,), MeanBased(aggregate), views, send=send_all_but("drift"))
+    def begin(self, server: FedDynServer, client: FedDynClient) -> FedDynWork:
+        """Begin training, with g_k."""
+        return {**single_pass(self.base).begin(server, client), "drift": client["drift"]}
+
+    def end(
+        self, server: FedDynServer, client: FedDynClient, work: FedDynWork
+    ) -> tuple[FedDynClient, RecipeUpload]:
+        """Return g_k - alpha (w_k - w)."""
+        client, upload = single_pass(self.base).end(server, client, work)
+        drift = trees.apply(
+            lambda g, w, previous: g - self.alpha * (w - previous),
+            client["drift"],
+            upload["params"],
+            server["params"],
+        )
+        return {**client, "drift": drift}, upload
+
+    def aggregate(
+        self, server: FedDynServer, clients: FedDynClient, uploads: RecipeUpload, n: Tensor
+    ) -> tuple[FedDynServer, FedDynClient]:
+        """Return h - alpha / clients sum_k (w_k - w), and w = mean w_k - h / alpha."""
+        mean, clients = self.base.aggregate(server, clients, uploads, n)
+        plain = trees.mean(uploads["params"], torch.ones_like(n))
+        drift = trees.apply(
+            lambda h, w, previous: h - self.alpha * len(n) / self.everybody * (w - previous),
+            server["drift"],
+            plain,
+            server["params"],
+        )
+        params = trees.apply(lambda w, h: w - h / self.alpha, plain, drift)
+        return {**mean, "params": params, "drift": drift}, clients
+
+    def mean_model(self, server: FedDynServer, client: object) -> Variables:
+        """Return the mean of the clients' models, w + h / alpha, as a view."""
+        params = trees.apply(lambda w, h: w + h / self.alpha, server["params"], server["drift"])
+        return {"params": params, "buffers": server["buffers"]}
 
 
 def against_drift(forward: Forward) -> Tensor:

@@ -13,7 +13,7 @@ clients, as FedDyn does, and clients count alike.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,7 +23,9 @@ from fl.api import (
     MeanBased,
     Method,
     NonNegative,
+    Pass,
     Rate,
+    Recipe,
     RecipeClient,
     RecipeServer,
     RecipeUpload,
@@ -96,46 +98,69 @@ class FedSMOO:
     def build(self, context: BuildContext) -> Method:
         """Return gradients at w + e with e = rho d / ||d||, d = g - mu_k - s; mu_k += e - s."""
         base = recipe(context)
-        local = single_pass(base)
-
-        def init(variables: Variables) -> tuple[FedSMOOServer, FedSMOOClient]:
-            server, client = base.init(variables)
-            zeros = trees.zeros_like(variables["params"])
-            return {**server, "perturbation": zeros}, {**client, "mu": zeros}
-
-        def begin(server: FedSMOOServer, client: FedSMOOClient) -> FedSMOOWork:
-            return {**local.begin(server, client), "mu": client["mu"]}
-
-        def direction(server: FedSMOOServer, work: FedSMOOWork, gradient: Tree) -> Tree:
-            return trees.apply(
-                lambda g, mu, s: g - mu - s, gradient, work["mu"], server["perturbation"]
-            )
-
-        def update(
-            server: FedSMOOServer, work: FedSMOOWork, grads: Tree, aux: Tree, lr: Rate
-        ) -> FedSMOOWork:
-            mu = trees.apply(
-                lambda mu, e, s: mu + e - s, work["mu"], aux["perturbation"], server["perturbation"]
-            )
-            return {**sharp.update(server, work, grads, aux, lr), "mu": mu}
-
-        def end(
-            server: FedSMOOServer, client: FedSMOOClient, work: FedSMOOWork
-        ) -> tuple[FedSMOOClient, FedSMOOUpload]:
-            client, upload = local.end(server, client, work)
-            return {**client, "mu": work["mu"]}, {**upload, "mu": work["mu"]}
-
-        def aggregate(
-            server: FedSMOOServer, clients: FedSMOOClient, uploads: FedSMOOUpload, n: Tensor
-        ) -> tuple[FedSMOOServer, FedSMOOClient]:
-            models = shared_model(uploads, None)
-            next_server, clients = base.aggregate(server, clients, models, n)
-            mean = trees.mean(uploads["mu"], torch.ones_like(n))
-            scale = self.rho / tree_norm(mean).clamp(min=MIN_NORM)
-            perturbation = trees.apply(lambda mu: scale * mu, mean)
-            return {**next_server, "perturbation": perturbation}, clients
-
-        sharp = sharpness_aware(local, self.rho, direction=direction)
-        step = replace(sharp, begin=begin, update=update, end=end)
-        method = replace(base, init=init, passes=(step,), aggregate=MeanBased(aggregate))
+        steps = FedSMOOSteps(self.rho, base)
+        step = replace(steps.sharp, begin=steps.begin, update=steps.update, end=steps.end)
+        method = replace(
+            base, init=steps.init, passes=(step,), aggregate=MeanBased(steps.aggregate)
+        )
         return with_dual_correction(method, context, self.lam, of_all=True)
+
+
+@dataclass(frozen=True, eq=False)
+class FedSMOOSteps:
+    """Functions of the pass of FedSMOO, and what the server does.
+
+    Attributes:
+        rho: Length of the perturbation.
+        base: FedAvg.
+    """
+
+    rho: float
+    base: Recipe
+
+    @property
+    def sharp(self) -> Pass[RecipeWork, RecipeUpload]:
+        """The pass with gradients at w + e."""
+        return sharpness_aware(single_pass(self.base), self.rho, direction=direction)
+
+    def init(self, variables: Variables) -> tuple[FedSMOOServer, FedSMOOClient]:
+        """Return FedAvg's states; s and mu_k are 0."""
+        server, client = self.base.init(variables)
+        zeros = trees.zeros_like(variables["params"])
+        return {**server, "perturbation": zeros}, {**client, "mu": zeros}
+
+    def begin(self, server: FedSMOOServer, client: FedSMOOClient) -> FedSMOOWork:
+        """Begin training, with mu_k."""
+        return {**single_pass(self.base).begin(server, client), "mu": client["mu"]}
+
+    def update(
+        self, server: FedSMOOServer, work: FedSMOOWork, grads: Tree, aux: Tree, lr: Rate
+    ) -> FedSMOOWork:
+        """Take a step at w + e, and return mu_k + e - s."""
+        mu = trees.apply(
+            lambda mu, e, s: mu + e - s, work["mu"], aux["perturbation"], server["perturbation"]
+        )
+        return {**self.sharp.update(server, work, grads, aux, lr), "mu": mu}
+
+    def end(
+        self, server: FedSMOOServer, client: FedSMOOClient, work: FedSMOOWork
+    ) -> tuple[FedSMOOClient, FedSMOOUpload]:
+        """Keep mu_k, and upload it."""
+        client, upload = single_pass(self.base).end(server, client, work)
+        return {**client, "mu": work["mu"]}, {**upload, "mu": work["mu"]}
+
+    def aggregate(
+        self, server: FedSMOOServer, clients: FedSMOOClient, uploads: FedSMOOUpload, n: Tensor
+    ) -> tuple[FedSMOOServer, FedSMOOClient]:
+        """Average the models, and return s = rho m / ||m|| with m the mean of mu_k."""
+        models = shared_model(uploads, None)
+        next_server, clients = self.base.aggregate(server, clients, models, n)
+        mean = trees.mean(uploads["mu"], torch.ones_like(n))
+        scale = self.rho / tree_norm(mean).clamp(min=MIN_NORM)
+        perturbation = trees.apply(lambda mu: scale * mu, mean)
+        return {**next_server, "perturbation": perturbation}, clients
+
+
+def direction(server: FedSMOOServer, work: FedSMOOWork, gradient: Tree) -> Tree:
+    """Return d = g - mu_k - s."""
+    return trees.apply(lambda g, mu, s: g - mu - s, gradient, work["mu"], server["perturbation"])

@@ -16,7 +16,8 @@ representation, where the released code averages probabilities over draws.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,7 @@ from fl.api import (
     Method,
     NonNegative,
     Predictor,
+    Recipe,
     RecipeClient,
     RecipeServer,
     RecipeUpload,
@@ -96,49 +98,18 @@ class FedSR:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg of a model with a probabilistic layer."""
-        network = context.network
-
-        def personal_params(variables: Variables) -> Tree:
-            template = trees.leaves(variables["params"])[0]
-            size = feature_width(network, variables["params"])
-            table = template.new_zeros((context.classes, size))
-            reference = {"mu": table, "sigma": table + 1, "scale": template.new_ones(())}
-            return {"encoder": encoder(size, context.seed, template), "reference": reference}
-
-        base = recipe(context, terms=(self.term,), personal_params=personal_params)
-        local = single_pass(base)
-
-        def init(variables: Variables) -> tuple[FedSRServer, RecipeClient]:
-            server, client = base.init(variables)
-            client_params = dict(client["personal_params"])
-            client["personal_params"] = client_params
-            return {**server, "encoder": client_params.pop("encoder")}, client
-
-        def begin(server: FedSRServer, client: RecipeClient) -> RecipeWork:
-            client_params = {"encoder": server["encoder"], **client["personal_params"]}
-            return local.begin(server, {**client, "personal_params": client_params})
-
-        def end(
-            server: FedSRServer, client: RecipeClient, work: RecipeWork
-        ) -> tuple[RecipeClient, FedSRUpload]:
-            client, upload = local.end(server, client, work)
-            client_params = dict(client["personal_params"])
-            trained = client_params.pop("encoder")
-            return {**client, "personal_params": client_params}, {**upload, "encoder": trained}
-
-        def predict(variables: FedSRModel, memory: Tree, x: Tensor) -> Tensor:
-            output = network.eval(variables["params"], variables["buffers"], x)
-            mean, _ = distribution(variables["encoder"], output.features.flatten(1))
-            return head_outputs(head_parameters(network, variables["params"]), mean)
-
-        def view(server: FedSRServer, client: object) -> FedSRModel:
-            return {**shared_model(server, None), "encoder": server["encoder"]}
-
-        step = replace(
-            local, begin=begin, end=end, sampling=replace(local.sampling, needs_keys=True)
+        base = recipe(
+            context, terms=(self.term,), personal_params=partial(personal_params, context)
         )
-        views = {"global": Predictor(view, predict, is_per_sample=True)}
-        return replace(base, init=init, passes=(step,), views=views)
+        steps, local = FedSRSteps(base, context), single_pass(base)
+        step = replace(
+            local,
+            begin=steps.begin,
+            end=steps.end,
+            sampling=replace(local.sampling, needs_keys=True),
+        )
+        views = {"global": Predictor(view, steps.predict, is_per_sample=True)}
+        return replace(base, init=steps.init, passes=(step,), views=views)
 
     def term(self, forward: Forward) -> Tensor:
         """CE + alpha_l2r E||z|| + alpha_cmi KL(p(z|x) || r(z|y)), the mean over the batch."""
@@ -150,6 +121,60 @@ class FedSR:
         divergences = weighted_mean(divergence(mu, sigma, params["reference"], batch["y"]), batch)
         simple = self.alpha_l2r * norms + self.alpha_cmi * divergences
         return classification_loss(logits, batch) + simple
+
+
+@dataclass(frozen=True, eq=False)
+class FedSRSteps:
+    """Functions of the pass of FedSR, and of its view.
+
+    Attributes:
+        base: FedAvg with a probabilistic layer.
+        context: The context in which the method is built.
+    """
+
+    base: Recipe
+    context: BuildContext
+
+    def init(self, variables: Variables) -> tuple[FedSRServer, RecipeClient]:
+        """Return FedAvg's states; the layer is the server's."""
+        server, client = self.base.init(variables)
+        client_params = dict(client["personal_params"])
+        client["personal_params"] = client_params
+        return {**server, "encoder": client_params.pop("encoder")}, client
+
+    def begin(self, server: FedSRServer, client: RecipeClient) -> RecipeWork:
+        """Begin training at the server's layer."""
+        client_params = {"encoder": server["encoder"], **client["personal_params"]}
+        return single_pass(self.base).begin(server, {**client, "personal_params": client_params})
+
+    def end(
+        self, server: FedSRServer, client: RecipeClient, work: RecipeWork
+    ) -> tuple[RecipeClient, FedSRUpload]:
+        """Upload the trained layer."""
+        client, upload = single_pass(self.base).end(server, client, work)
+        client_params = dict(client["personal_params"])
+        trained = client_params.pop("encoder")
+        return {**client, "personal_params": client_params}, {**upload, "encoder": trained}
+
+    def predict(self, variables: FedSRModel, memory: Tree, x: Tensor) -> Tensor:
+        """Return the outputs for the mean representation."""
+        output = self.context.network.eval(variables["params"], variables["buffers"], x)
+        mean, _ = distribution(variables["encoder"], output.features.flatten(1))
+        return head_outputs(head_parameters(self.context.network, variables["params"]), mean)
+
+
+def personal_params(context: BuildContext, variables: Variables) -> Tree:
+    """Return the first weights of the layer and of r(z|y)."""
+    template = trees.leaves(variables["params"])[0]
+    size = feature_width(context.network, variables["params"])
+    table = template.new_zeros((context.classes, size))
+    reference = {"mu": table, "sigma": table + 1, "scale": template.new_ones(())}
+    return {"encoder": encoder(size, context.seed, template), "reference": reference}
+
+
+def view(server: FedSRServer, client: object) -> FedSRModel:
+    """Return the shared model and the layer, as a view."""
+    return {**shared_model(server, None), "encoder": server["encoder"]}
 
 
 def encoder(size: int, seed: int, template: Tensor) -> dict[str, Tensor]:

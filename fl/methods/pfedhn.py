@@ -17,7 +17,7 @@ client.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypedDict
 
 import torch
@@ -29,8 +29,10 @@ from fl.api import (
     Count,
     Method,
     NonNegative,
+    Optimizer,
     Pass,
     Positive,
+    Recipe,
     RecipeClient,
     RecipeWork,
     Share,
@@ -43,6 +45,7 @@ from fl.api import (
     sgd,
     single_pass,
     trees,
+    weights_in,
 )
 from fl.blocks.exchange import train_from_payload
 from fl.blocks.linear_layers import linear_parameters
@@ -114,51 +117,14 @@ class PFedHN:
 
     def build(self, context: BuildContext) -> Method:
         """Local training of generated weights; ``aggregate`` trains what generates them."""
-        base = recipe(context, local=lambda name: name in context.network.names["buffers"])
-        local: Pass = train_from_payload(single_pass(base))
+        base = recipe(context, local=weights_in(context.network.names["buffers"]))
         optimizer = sgd(self.hyper_momentum, self.hyper_weight_decay)
-
-        def init(variables: Variables) -> tuple[PFedHNServer, RecipeClient]:
-            weights = self.hypernetwork(context, variables["params"])
-            shapes = trees.apply(torch.zeros_like, variables["params"])
-            server: PFedHNServer = {
-                "hyper": weights,
-                "optimizer": optimizer.init(weights),
-                "like": shapes,
-            }
-            return server, base.init(variables)[1]
-
-        def payload(server: PFedHNServer, client: RecipeClient) -> Variables:
-            row = server["hyper"]["clients"].index_select(0, client["id"].reshape(1))
-            weights = generate_weights(server["hyper"], row, server["like"])
-            return {"params": {name: leaf[0] for name, leaf in weights.items()}, "buffers": {}}
-
-        def end(
-            server: PFedHNServer, client: RecipeClient, work: RecipeWork
-        ) -> tuple[RecipeClient, PFedHNUpload]:
-            generated = client["payload"]["params"]
-            client, trained = local.end(server, client, work)
-            changes = trees.apply(torch.sub, generated, trained["params"])
-            return client, {"moved": changes}
-
-        def aggregate(
-            server: PFedHNServer, clients: RecipeClient, uploads: PFedHNUpload, n: Tensor
-        ) -> tuple[PFedHNServer, RecipeClient]:
-            grads = self.gradient(server, clients["id"], uploads["moved"])
-            with torch.no_grad():
-                hyper, state = optimizer.step(
-                    server["hyper"], grads, server["optimizer"], self.hyper_lr
-                )
-            return {**server, "hyper": hyper, "optimizer": state}, clients
-
-        def model_of(server: PFedHNServer, client: RecipeClient) -> Variables:
-            return {**payload(server, client), "buffers": client["buffers"]}
-
-        step = replace(local, end=end)
+        steps = PFedHNSteps(self, base, optimizer, context)
+        local: Pass = train_from_payload(single_pass(base))
         method = Method(
-            init,
-            (step,),
-            aggregate,
+            steps.init,
+            (replace(local, end=steps.end),),
+            steps.aggregate,
             {"personal": model_of},
             send=lambda server: {},
             payload=payload,
@@ -194,6 +160,66 @@ class PFedHN:
             for name, tensor in params.items()
         }
         return {"clients": normal.to(template), "hidden": hidden, "heads": heads}
+
+
+@dataclass(frozen=True, eq=False)
+class PFedHNSteps:
+    """Functions of the pass of pFedHN, and what the server does.
+
+    Attributes:
+        options: The keys of the method.
+        base: Local training of generated weights.
+        optimizer: The optimizer of the hypernetwork.
+        context: The context in which the method is built.
+    """
+
+    options: PFedHN
+    base: Recipe
+    optimizer: Optimizer
+    context: BuildContext
+
+    def init(self, variables: Variables) -> tuple[PFedHNServer, RecipeClient]:
+        """Return the states: a first hypernetwork."""
+        weights = self.options.hypernetwork(self.context, variables["params"])
+        shapes = trees.apply(torch.zeros_like, variables["params"])
+        server: PFedHNServer = {
+            "hyper": weights,
+            "optimizer": self.optimizer.init(weights),
+            "like": shapes,
+        }
+        return server, self.base.init(variables)[1]
+
+    def end(
+        self, server: PFedHNServer, client: RecipeClient, work: RecipeWork
+    ) -> tuple[RecipeClient, PFedHNUpload]:
+        """Upload how far training moved the weights."""
+        generated = client["payload"]["params"]
+        client, trained = train_from_payload(single_pass(self.base)).end(server, client, work)
+        changes = trees.apply(torch.sub, generated, trained["params"])
+        return client, {"moved": changes}
+
+    def aggregate(
+        self, server: PFedHNServer, clients: RecipeClient, uploads: PFedHNUpload, n: Tensor
+    ) -> tuple[PFedHNServer, RecipeClient]:
+        """Take a step of the hypernetwork."""
+        grads = self.options.gradient(server, clients["id"], uploads["moved"])
+        with torch.no_grad():
+            hyper, state = self.optimizer.step(
+                server["hyper"], grads, server["optimizer"], self.options.hyper_lr
+            )
+        return {**server, "hyper": hyper, "optimizer": state}, clients
+
+
+def payload(server: PFedHNServer, client: RecipeClient) -> Variables:
+    """Return a client's generated weights."""
+    row = server["hyper"]["clients"].index_select(0, client["id"].reshape(1))
+    weights = generate_weights(server["hyper"], row, server["like"])
+    return {"params": {name: leaf[0] for name, leaf in weights.items()}, "buffers": {}}
+
+
+def model_of(server: PFedHNServer, client: RecipeClient) -> Variables:
+    """Return a client's generated weights with its own buffers, as a view."""
+    return {**payload(server, client), "buffers": client["buffers"]}
 
 
 def generate_weights(hyper: Hypernetwork, rows: Tensor, template: Weights) -> Weights:

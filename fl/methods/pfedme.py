@@ -15,7 +15,7 @@ overwrites theta and scores w_k, as does pFedGraph's.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -29,6 +29,7 @@ from fl.api import (
     NonNegative,
     Positive,
     Rate,
+    Recipe,
     RecipeClient,
     RecipeServer,
     RecipeUpload,
@@ -84,53 +85,79 @@ class PFedMe:
     def build(self, context: BuildContext) -> Method:
         """Local training on repeated batches, beside a copy of the shared model that is sent."""
         base = recipe(context, terms=(task_loss, near(self.lam)))
-        local = single_pass(base)
-
-        def init(variables: Variables) -> tuple[RecipeServer, RecipeClient]:
-            server, client = base.init(variables)
-            return server, {**client, **select(variables, all_weights)}
-
-        def begin(server: RecipeServer, client: RecipeClient) -> PFedMeWork:
-            work = local.begin(server, {**client, "params": {}, "buffers": {}})
-            zero = trees.leaves(work["params"])[0].new_zeros(())
-            return {**work, "centre": server["params"], "done": zero}
-
-        def update(
-            server: RecipeServer, work: PFedMeWork, grads: Tree, aux: StepResults, lr: Rate
-        ) -> PFedMeWork:
-            next_work = local.update(server, work, grads, aux, self.inner_lr)
-            step_count = work["done"] + 1
-            last = torch.remainder(step_count, self.steps) == 0
-            centre = trees.apply(
-                lambda w, theta: torch.where(
-                    trees.align(last, w), w - trees.align_rate(lr, w) * self.lam * (w - theta), w
-                ),
-                work["centre"],
-                next_work["params"],
-            )
-            return {**next_work, "centre": centre, "done": step_count}
-
-        def end(
-            server: RecipeServer, client: RecipeClient, work: PFedMeWork
-        ) -> tuple[RecipeClient, RecipeUpload]:
-            client, trained = local.end(server, client, work)
-            upload: RecipeUpload = {**trained, "params": work["centre"]}
-            scored = trained if self.scored == "theta" else upload
-            return {**client, "params": scored["params"], "buffers": scored["buffers"]}, upload
-
-        def aggregate(
-            server: RecipeServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
-        ) -> tuple[RecipeServer, RecipeClient]:
-            mean, clients = base.aggregate(server, clients, uploads, n)
-            params = trees.apply(
-                lambda w, m: (1 - self.beta) * w + self.beta * m, server["params"], mean["params"]
-            )
-            return {**mean, "params": params}, clients
-
-        draws = replace(local.sampling, steps_per_batch=self.steps)
-        step = replace(local, begin=begin, update=update, end=end, sampling=draws)
+        steps, local = PFedMeSteps(self, base), single_pass(base)
+        step = replace(
+            local,
+            begin=steps.begin,
+            update=steps.update,
+            end=steps.end,
+            sampling=replace(local.sampling, steps_per_batch=self.steps),
+        )
         views = {"global": shared_model, "personal": personal_model}
-        return Method(init, (step,), WeightedAverage(aggregate), views)
+        return Method(steps.init, (step,), WeightedAverage(steps.aggregate), views)
+
+
+@dataclass(frozen=True, eq=False)
+class PFedMeSteps:
+    """Functions of the pass of pFedMe, and what the server does.
+
+    Attributes:
+        options: The keys of the method.
+        base: Training of theta near w.
+    """
+
+    options: PFedMe
+    base: Recipe
+
+    def init(self, variables: Variables) -> tuple[RecipeServer, RecipeClient]:
+        """Return FedAvg's states; a client has a whole model."""
+        server, client = self.base.init(variables)
+        return server, {**client, **select(variables, all_weights)}
+
+    def begin(self, server: RecipeServer, client: RecipeClient) -> PFedMeWork:
+        """Begin theta and w at the shared model."""
+        work = single_pass(self.base).begin(server, {**client, "params": {}, "buffers": {}})
+        zero = trees.leaves(work["params"])[0].new_zeros(())
+        return {**work, "centre": server["params"], "done": zero}
+
+    def update(
+        self, server: RecipeServer, work: PFedMeWork, grads: Tree, aux: StepResults, lr: Rate
+    ) -> PFedMeWork:
+        """Take a step of theta; after the last on a batch, w <- w - eta lam (w - theta)."""
+        next_work = single_pass(self.base).update(server, work, grads, aux, self.options.inner_lr)
+        step_count = work["done"] + 1
+        last = torch.remainder(step_count, self.options.steps) == 0
+        centre = trees.apply(
+            lambda w, theta: torch.where(
+                trees.align(last, w),
+                w - trees.align_rate(lr, w) * self.options.lam * (w - theta),
+                w,
+            ),
+            work["centre"],
+            next_work["params"],
+        )
+        return {**next_work, "centre": centre, "done": step_count}
+
+    def end(
+        self, server: RecipeServer, client: RecipeClient, work: PFedMeWork
+    ) -> tuple[RecipeClient, RecipeUpload]:
+        """Upload w, and keep the model that is evaluated."""
+        client, trained = single_pass(self.base).end(server, client, work)
+        upload: RecipeUpload = {**trained, "params": work["centre"]}
+        scored = trained if self.options.scored == "theta" else upload
+        return {**client, "params": scored["params"], "buffers": scored["buffers"]}, upload
+
+    def aggregate(
+        self, server: RecipeServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
+    ) -> tuple[RecipeServer, RecipeClient]:
+        """Return (1 - beta) w + beta mean w_k."""
+        mean, clients = self.base.aggregate(server, clients, uploads, n)
+        params = trees.apply(
+            lambda w, m: (1 - self.options.beta) * w + self.options.beta * m,
+            server["params"],
+            mean["params"],
+        )
+        return {**mean, "params": params}, clients
 
 
 def near(lam: float) -> Term:

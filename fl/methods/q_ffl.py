@@ -12,7 +12,7 @@ are averaged by samples.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import torch
@@ -23,6 +23,7 @@ from fl.api import (
     Method,
     NonNegative,
     Rate,
+    Recipe,
     RecipeClient,
     RecipeServer,
     RecipeUpload,
@@ -89,52 +90,72 @@ class QFFL:
     def build(self, context: BuildContext) -> Method:
         """W <- w - sum_k Delta_k / sum_k h_k, algorithm 2."""
         base = recipe(context)
-        local = single_pass(base)
-
-        def begin(server: RecipeServer, client: RecipeClient) -> QFFLWork:
-            work = local.begin(server, client)
-            return {**work, "rate": trees.leaves(work["params"])[0].new_zeros(())}
-
-        def update(
-            server: RecipeServer, work: QFFLWork, grads: Tree, aux: StepResults, lr: Rate
-        ) -> QFFLWork:
-            next_work = local.update(server, work, grads, aux, lr)
-            return {**next_work, "rate": 0 * work["rate"] + lr}
-
-        def end(
-            server: RecipeServer, client: RecipeClient, work: QFFLWork
-        ) -> tuple[RecipeClient, QFFLUpload]:
-            client, upload = local.end(server, client, work)
-            return client, {**upload, "rate": work["rate"]}
-
-        def combine(
-            server: RecipeServer, client: RecipeClient, upload: QFFLUpload, loss: Tensor
-        ) -> QFFLMoves:
-            rate = upload["rate"]
-            # A client without a step counts for nothing.
-            lipschitz = torch.where(rate > 0, 1 / torch.where(rate > 0, rate, 1), 0)
-            gradient = trees.apply(
-                lambda w, trained: lipschitz * (w - trained), server["params"], upload["params"]
-            )
-            loss = loss + MIN_LOSS
-            squared = trees.squared_norm(gradient)
-            delta = trees.apply(lambda g: loss**self.q * g, gradient)
-            h = self.q * loss ** (self.q - 1) * squared + loss**self.q * lipschitz
-            summed = unweighted_upload(
-                {"delta": delta, "h": h}, client["counts"].sum(), context.training
-            )
-            return {"buffers": upload["buffers"], "summed": summed}
-
-        def aggregate(
-            server: RecipeServer, clients: RecipeClient, uploads: QFFLMoves, n: Tensor
-        ) -> tuple[RecipeServer, RecipeClient]:
-            mean = trees.mean(uploads, n)
-            # The numbers of clients in both means cancel.
-            sums = mean["summed"]["values"]
-            h = sums["h"] + (sums["h"] == 0)
-            params = trees.apply(lambda w, d: w - d / h, server["params"], sums["delta"])
-            return {**server, "params": params, "buffers": mean["buffers"]}, clients
-
-        step = replace(local, begin=begin, update=update, end=end)
-        passes = (step, shared_loss_sweep(context, combine))
+        steps = QFFLSteps(self.q, base, context)
+        step = replace(single_pass(base), begin=steps.begin, update=steps.update, end=steps.end)
+        passes = (step, shared_loss_sweep(context, steps.combine))
         return replace(base, passes=passes, aggregate=WeightedAverage(aggregate))
+
+
+@dataclass(frozen=True, eq=False)
+class QFFLSteps:
+    """Functions of the pass and the sweep of q-FFL.
+
+    Attributes:
+        q: Power of the losses.
+        base: FedAvg.
+        context: The context in which the method is built.
+    """
+
+    q: float
+    base: Recipe
+    context: BuildContext
+
+    def begin(self, server: RecipeServer, client: RecipeClient) -> QFFLWork:
+        """Begin training, before the first step."""
+        work = single_pass(self.base).begin(server, client)
+        return {**work, "rate": trees.leaves(work["params"])[0].new_zeros(())}
+
+    def update(
+        self, server: RecipeServer, work: QFFLWork, grads: Tree, aux: StepResults, lr: Rate
+    ) -> QFFLWork:
+        """Take a step, and note its rate."""
+        next_work = single_pass(self.base).update(server, work, grads, aux, lr)
+        return {**next_work, "rate": 0 * work["rate"] + lr}
+
+    def end(
+        self, server: RecipeServer, client: RecipeClient, work: QFFLWork
+    ) -> tuple[RecipeClient, QFFLUpload]:
+        """Upload the rate of the last step."""
+        client, upload = single_pass(self.base).end(server, client, work)
+        return client, {**upload, "rate": work["rate"]}
+
+    def combine(
+        self, server: RecipeServer, client: RecipeClient, upload: QFFLUpload, loss: Tensor
+    ) -> QFFLMoves:
+        """Return F^q L (w - w_k) and q F^(q - 1) ||L (w - w_k)||^2 + L F^q, with L = 1 / rate."""
+        rate = upload["rate"]
+        # A client without a step counts for nothing.
+        lipschitz = torch.where(rate > 0, 1 / torch.where(rate > 0, rate, 1), 0)
+        gradient = trees.apply(
+            lambda w, trained: lipschitz * (w - trained), server["params"], upload["params"]
+        )
+        loss = loss + MIN_LOSS
+        squared = trees.squared_norm(gradient)
+        delta = trees.apply(lambda g: loss**self.q * g, gradient)
+        h = self.q * loss ** (self.q - 1) * squared + loss**self.q * lipschitz
+        summed = unweighted_upload(
+            {"delta": delta, "h": h}, client["counts"].sum(), self.context.training
+        )
+        return {"buffers": upload["buffers"], "summed": summed}
+
+
+def aggregate(
+    server: RecipeServer, clients: RecipeClient, uploads: QFFLMoves, n: Tensor
+) -> tuple[RecipeServer, RecipeClient]:
+    """Return w - sum_k Delta_k / sum_k h_k."""
+    mean = trees.mean(uploads, n)
+    # The numbers of clients in both means cancel.
+    sums = mean["summed"]["values"]
+    h = sums["h"] + (sums["h"] == 0)
+    params = trees.apply(lambda w, d: w - d / h, server["params"], sums["delta"])
+    return {**server, "params": params, "buffers": mean["buffers"]}, clients
