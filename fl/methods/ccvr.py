@@ -15,6 +15,7 @@ two samples takes no part.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypedDict
 
 import torch
@@ -82,45 +83,15 @@ class CCVR:
 
     def build(self, context: BuildContext) -> Method:
         """Return a phase in which all clients send sums and the server trains the head."""
-        network, classes = context.network, context.classes
-
-        def init(variables: Variables) -> tuple[Variables, Tree]:
-            return select(variables, all_weights), {}
-
-        def look(server: Variables, client: Tree, upload: Tree, batch: Batch) -> ClassSums:
-            output = network.eval(server["params"], server["buffers"], batch["x"])
-            z = output.features.flatten(1).double()
-            products = (z[:, :, None] * z[:, None]).flatten(1)
-            sums, counts = class_sums(z, batch["y"], batch["weight"], classes)
-            squares, _ = class_sums(products, batch["y"], batch["weight"], classes)
-            return {"sums": sums, "counts": counts, "products": squares}
-
-        def send(
-            server: Variables, client: Tree, upload: Tree, totals: ClassSums
-        ) -> tuple[Tree, ClassSums]:
-            return client, totals
-
-        def calibrate(
-            server: Variables, clients: Tree, uploads: ClassSums, n: Tensor
-        ) -> tuple[Variables, Tree]:
-            totals = trees.apply(lambda leaf: leaf.sum(0), uploads)
-            features, weight = self.drawn(totals, context.seed)
-            params = self.trained(context, server["params"], features, weight, self.steps)
-            return {**server, "params": params}, clients
-
-        def one_step(server: Variables) -> Weights:
-            head = head_parameters(network, server["params"])["weight"]
-            features = head.new_zeros((classes, self.samples, head.shape[1]))
-            return self.trained(context, server["params"], features, head.new_ones(classes), 1)
-
-        phase = Phase((Sweep(look, send),), calibrate, all_clients=True)
+        steps = CCVRSteps(self, context)
+        phase = Phase((Sweep(steps.look, send),), steps.calibrate, all_clients=True)
         return Method(
             init,
             (),
             aggregate_nothing,
             {"global": shared_model},
             earlier_phases=(phase,),
-            server_work=(ServerWork(lambda round_: self.steps, one_step),),
+            server_work=(ServerWork(lambda round_: self.steps, steps.one_step),),
         )
 
     def drawn(self, totals: ClassSums, seed: int) -> tuple[Tensor, Tensor]:
@@ -156,3 +127,56 @@ class CCVR:
             return classification_loss(outputs, batch)
 
         return {**params, **descend(head, loss, steps, self.head_lr, self.head_momentum)}
+
+
+@dataclass(frozen=True, eq=False)
+class CCVRSteps:
+    """Functions of the phase of CCVR.
+
+    Attributes:
+        options: The keys of the method.
+        context: The context in which the method is built.
+    """
+
+    options: CCVR
+    context: BuildContext
+
+    def look(self, server: Variables, client: Tree, upload: Tree, batch: Batch) -> ClassSums:
+        """Return sums of features z by class, and of z z'."""
+        output = self.context.network.eval(server["params"], server["buffers"], batch["x"])
+        z = output.features.flatten(1).double()
+        products = (z[:, :, None] * z[:, None]).flatten(1)
+        sums, counts = class_sums(z, batch["y"], batch["weight"], self.context.classes)
+        squares, _ = class_sums(products, batch["y"], batch["weight"], self.context.classes)
+        return {"sums": sums, "counts": counts, "products": squares}
+
+    def calibrate(
+        self, server: Variables, clients: Tree, uploads: ClassSums, n: Tensor
+    ) -> tuple[Variables, Tree]:
+        """Train the head on features that are drawn."""
+        totals = trees.apply(lambda leaf: leaf.sum(0), uploads)
+        features, weight = self.options.drawn(totals, self.context.seed)
+        params = self.options.trained(
+            self.context, server["params"], features, weight, self.options.steps
+        )
+        return {**server, "params": params}, clients
+
+    def one_step(self, server: Variables) -> Weights:
+        """Take a step of the head, for the costs of a run."""
+        head = head_parameters(self.context.network, server["params"])["weight"]
+        features = head.new_zeros((self.context.classes, self.options.samples, head.shape[1]))
+        return self.options.trained(
+            self.context, server["params"], features, head.new_ones(self.context.classes), 1
+        )
+
+
+def init(variables: Variables) -> tuple[Variables, Tree]:
+    """Return the stored model."""
+    return select(variables, all_weights), {}
+
+
+def send(
+    server: Variables, client: Tree, upload: Tree, totals: ClassSums
+) -> tuple[Tree, ClassSums]:
+    """Upload the sums."""
+    return client, totals

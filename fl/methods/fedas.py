@@ -134,12 +134,6 @@ class FedAS:
         def look(server: RecipeServer, client: FedASClient, upload: Tree, batch: Batch) -> Tree:
             return sums_by_class(context.network, client["trained"], batch, context.classes)
 
-        def keep(
-            server: RecipeServer, client: FedASClient, upload: Tree, totals: Tree
-        ) -> tuple[FedASClient, Tree]:
-            class_means, _ = means_from_sums(totals["sums"], totals["counts"])
-            return {**client, "prototypes": class_means}, {}
-
         def begin(server: RecipeServer, client: FedASClient) -> RecipeWork:
             return local.begin({**server, "params": client["aligned"]}, client)
 
@@ -163,18 +157,6 @@ class FedAS:
         """Return the pass that moves the body towards the client's prototypes."""
         network = context.network
 
-        def begin_alignment(server: RecipeServer, client: FedASClient) -> AlignmentWork:
-            client_state: AlignedClient = {
-                "prototypes": client["prototypes"],
-                "params": client["params"],
-                "rounds": client["rounds"],
-            }
-            return {
-                "params": server["params"],
-                "buffers": server["buffers"],
-                "client_state": client_state,
-            }
-
         def misalignment(
             server: RecipeServer, work: AlignmentWork, batch: Batch
         ) -> tuple[Tensor, Tree]:
@@ -192,13 +174,37 @@ class FedAS:
             params = trees.apply(lambda w, g: w - self.align_lr * g, work["params"], grads)
             return {**work, "params": params, "buffers": aux["buffers"]}
 
-        def end_alignment(
-            server: RecipeServer, client: FedASClient, work: AlignmentWork
-        ) -> tuple[FedASClient, Tree]:
-            return {**drop_entry(client, "prototypes"), "aligned": work["params"]}, {}
-
         sampling = Sampling(epochs=self.align_epochs)
         return Pass(begin_alignment, misalignment, align, end_alignment, sampling)
+
+
+def begin_alignment(server: RecipeServer, client: FedASClient) -> AlignmentWork:
+    """Begin the alignment at the shared body."""
+    client_state: AlignedClient = {
+        "prototypes": client["prototypes"],
+        "params": client["params"],
+        "rounds": client["rounds"],
+    }
+    return {
+        "params": server["params"],
+        "buffers": server["buffers"],
+        "client_state": client_state,
+    }
+
+
+def end_alignment(
+    server: RecipeServer, client: FedASClient, work: AlignmentWork
+) -> tuple[FedASClient, Tree]:
+    """Keep the aligned body, and upload nothing."""
+    return {**drop_entry(client, "prototypes"), "aligned": work["params"]}, {}
+
+
+def keep(
+    server: RecipeServer, client: FedASClient, upload: Tree, totals: Tree
+) -> tuple[FedASClient, Tree]:
+    """Keep the mean features by class, the prototypes, for the alignment."""
+    class_means, _ = means_from_sums(totals["sums"], totals["counts"])
+    return {**client, "prototypes": class_means}, {}
 
 
 def fisher_sweep(context: BuildContext) -> Sweep:

@@ -17,7 +17,7 @@ gradients at norm 5. Models of several architectures, each with a student, are n
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,8 @@ from fl.api import (
     BuildContext,
     Index,
     Method,
+    Network,
+    Optimizer,
     Pass,
     Positive,
     Rate,
@@ -117,37 +119,57 @@ class FedDF:
 
     def distillation(self, context: BuildContext) -> Pass:
         """Return the server's pass, over a tree of a model and the stack of its teachers."""
-        network, optimizer = context.network, adamw(0.0)
-
-        def begin(server: object, client: Student) -> DistillationWork:
-            return {**client, "optimizer": optimizer.init(client["params"])}
-
-        def reference(server: object, work: DistillationWork, batch: Batch) -> Tree:
-            teachers = work["teachers"]
-            count = len(trees.leaves(teachers)[0])
-            models = (trees.take(teachers, number) for number in range(count))
-            outputs = [network.eval(m["params"], m["buffers"], batch["x"]).outputs for m in models]
-            return {"teacher": torch.stack(outputs).mean(0)}
-
-        def loss(server: object, work: DistillationWork, batch: Batch) -> tuple[Tensor, Tree]:
-            output = network.train(
-                work["params"], work["buffers"], batch["x"], key=batch.get("key")
-            )
-            target = batch["reference"]["teacher"].log_softmax(-1)
-            student = output.outputs.log_softmax(-1)
-            divergences = F.kl_div(student, target, reduction="none", log_target=True).sum(-1)
-            return weighted_mean(divergences, batch), {"buffers": output.buffers}
-
-        def update(
-            server: object, work: DistillationWork, grads: Tree, aux: Tree, lr: Rate
-        ) -> DistillationWork:
-            progress = work["optimizer"]["steps"] / self.server_steps
-            rate = self.server_lr * (1 + (math.pi * progress).cos()) / 2
-            params, state = optimizer.step(work["params"], grads, work["optimizer"], rate)
-            return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
-
-        def end(server: object, client: Student, work: DistillationWork) -> tuple[Student, Tree]:
-            return {**client, "params": work["params"], "buffers": work["buffers"]}, {}
-
+        steps = DistillationSteps(self, context.network, adamw(0.0))
         sampling = Sampling(steps=lambda round_: self.server_steps)
-        return Pass(begin, loss, update, end, sampling, reference=reference)
+        return Pass(steps.begin, steps.loss, steps.update, end, sampling, reference=steps.reference)
+
+
+@dataclass(frozen=True, eq=False)
+class DistillationSteps:
+    """Functions of the server's pass of FedDF.
+
+    Attributes:
+        options: The keys of the method.
+        network: The network.
+        optimizer: The optimizer of the server.
+    """
+
+    options: FedDF
+    network: Network
+    optimizer: Optimizer
+
+    def begin(self, server: object, client: Student) -> DistillationWork:
+        """Begin the distillation at the mean model."""
+        return {**client, "optimizer": self.optimizer.init(client["params"])}
+
+    def reference(self, server: object, work: DistillationWork, batch: Batch) -> Tree:
+        """Return the mean outputs of the teachers, which stay fixed."""
+        teachers = work["teachers"]
+        count = len(trees.leaves(teachers)[0])
+        models = (trees.take(teachers, number) for number in range(count))
+        outputs = [self.network.eval(m["params"], m["buffers"], batch["x"]).outputs for m in models]
+        return {"teacher": torch.stack(outputs).mean(0)}
+
+    def loss(self, server: object, work: DistillationWork, batch: Batch) -> tuple[Tensor, Tree]:
+        """Return KL(softmax(mean_k f_k(x)) || f(x))."""
+        output = self.network.train(
+            work["params"], work["buffers"], batch["x"], key=batch.get("key")
+        )
+        target = batch["reference"]["teacher"].log_softmax(-1)
+        student = output.outputs.log_softmax(-1)
+        divergences = F.kl_div(student, target, reduction="none", log_target=True).sum(-1)
+        return weighted_mean(divergences, batch), {"buffers": output.buffers}
+
+    def update(
+        self, server: object, work: DistillationWork, grads: Tree, aux: Tree, lr: Rate
+    ) -> DistillationWork:
+        """Take a step at a rate that falls to 0 as a cosine."""
+        progress = work["optimizer"]["steps"] / self.options.server_steps
+        rate = self.options.server_lr * (1 + (math.pi * progress).cos()) / 2
+        params, state = self.optimizer.step(work["params"], grads, work["optimizer"], rate)
+        return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
+
+
+def end(server: object, client: Student, work: DistillationWork) -> tuple[Student, Tree]:
+    """Return the student."""
+    return {**client, "params": work["params"], "buffers": work["buffers"]}, {}

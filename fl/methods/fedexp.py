@@ -103,11 +103,6 @@ class FedExP:
                 "previous": server["params"],
             }, clients
 
-        def mean_model(server: FedExPServer, client: object) -> Variables:
-            total = trees.apply(torch.add, server["params"], server["previous"])
-            params = trees.apply(lambda leaf: leaf / 2, total)
-            return {"params": params, "buffers": server["buffers"]}
-
         return replace(
             base,
             init=init,
@@ -116,3 +111,10 @@ class FedExP:
             views={"global": mean_model if self.scored == "mean" else shared_model},
             send=send_all_but("previous"),
         )
+
+
+def mean_model(server: FedExPServer, client: object) -> Variables:
+    """Return the mean of the last two models of the server, as a view."""
+    total = trees.apply(torch.add, server["params"], server["previous"])
+    params = trees.apply(lambda leaf: leaf / 2, total)
+    return {"params": params, "buffers": server["buffers"]}

@@ -14,7 +14,7 @@ and PFLlib's takes one epoch at rate 1.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from torch import Tensor
@@ -67,34 +67,50 @@ class FedGH:
 
     def build(self, context: BuildContext) -> Method:
         """Return Local that begins rounds with the shared head and uploads class means."""
-        network = context.network
-        base = recipe(context, local=weights_not_in(network.head))
-        local: Pass = single_pass(base)
+        base = recipe(context, local=weights_not_in(context.network.head))
+        steps, local = FedGHSteps(self, context), single_pass(base)
 
         def end(
             server: RecipeServer, client: RecipeClient, work: RecipeWork
         ) -> tuple[RecipeClient, Tree]:
             return local.end(server, client, work)[0], {}
 
-        def trained_head(params: Weights, uploads: Anchors, steps: int) -> Weights:
-            class_means, (labels, weight) = uploads["means"].flatten(0, 1), labels_of_means(uploads)
+        training: Pass = local
+        passes = (keep_trained_model(replace(training, end=end)), class_means_sweep(context))
+        work = ServerWork(lambda round_: self.server_steps, steps.one_step)
+        return replace(base, passes=passes, aggregate=steps.aggregate, server_work=(work,))
 
-            def loss(head: Weights) -> Tensor:
-                outputs = head_outputs(head_parameters(network, head), class_means)
-                return classification_loss(outputs, {"y": labels, "weight": weight})
 
-            return descend(params, loss, steps, self.server_lr)
+@dataclass(frozen=True, eq=False)
+class FedGHSteps:
+    """What the server of FedGH does.
 
-        def aggregate(
-            server: RecipeServer, clients: RecipeClient, uploads: FedGHUpload, n: Tensor
-        ) -> tuple[RecipeServer, RecipeClient]:
-            head = trained_head(server["params"], uploads["anchors"], self.server_steps)
-            return {**server, "params": head}, clients
+    Attributes:
+        options: The keys of the method.
+        context: The context in which the method is built.
+    """
 
-        def one_step(server: RecipeServer) -> Weights:
-            weight = head_parameters(network, server["params"])["weight"]
-            return trained_head(server["params"], empty_class_means(context, weight), 1)
+    options: FedGH
+    context: BuildContext
 
-        passes = (keep_trained_model(replace(local, end=end)), class_means_sweep(context))
-        work = ServerWork(lambda round_: self.server_steps, one_step)
-        return replace(base, passes=passes, aggregate=aggregate, server_work=(work,))
+    def trained_head(self, params: Weights, uploads: Anchors, steps: int) -> Weights:
+        """Return the head after some steps on the mean features of clients."""
+        class_means, (labels, weight) = uploads["means"].flatten(0, 1), labels_of_means(uploads)
+
+        def loss(head: Weights) -> Tensor:
+            outputs = head_outputs(head_parameters(self.context.network, head), class_means)
+            return classification_loss(outputs, {"y": labels, "weight": weight})
+
+        return descend(params, loss, steps, self.options.server_lr)
+
+    def aggregate(
+        self, server: RecipeServer, clients: RecipeClient, uploads: FedGHUpload, n: Tensor
+    ) -> tuple[RecipeServer, RecipeClient]:
+        """Train the head."""
+        head = self.trained_head(server["params"], uploads["anchors"], self.options.server_steps)
+        return {**server, "params": head}, clients
+
+    def one_step(self, server: RecipeServer) -> Weights:
+        """Take a step of the head, for the costs of a run."""
+        weight = head_parameters(self.context.network, server["params"])["weight"]
+        return self.trained_head(server["params"], empty_class_means(self.context, weight), 1)

@@ -72,31 +72,14 @@ class FedIIR:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg of CE + gamma ||grad_h CE - g||^2, after a phase that renews g."""
-        network, task = context.network, context.task
-
-        def distance(forward: Forward) -> Tensor:
-            slopes = head_gradient(task, forward.output, forward.batch)
-            server: FedIIRServer = forward.server
-            mean = server["mean gradient"]
-            return self.penalty * trees.squared_distance({k: slopes[k] for k in mean}, mean)
-
-        base = recipe(context, terms=(task_loss, distance))
+        base = recipe(context, terms=(task_loss, self.distance))
 
         def init(variables: Variables) -> tuple[FedIIRServer, RecipeClient]:
             server, client = base.init(variables)
-            return {**server, "mean gradient": zero_head(network, variables["params"])}, client
-
-        def look(server: Variables, client: Tree, upload: Tree, batch: Batch) -> Tree:
-            output = network.eval(server["params"], server["buffers"], batch["x"])
-            slopes, count = head_gradient(task, output, batch), batch["weight"].sum()
-            names = head_parameters(network, server["params"])
-            return {"count": count, "sum": {key: slopes[key] * count for key in names}}
-
-        def send_mean(
-            server: Variables, client: Tree, upload: Tree, totals: Tree
-        ) -> tuple[Tree, Mean]:
-            count = totals["count"].clamp(min=1)
-            return client, {"mean gradient": trees.apply(lambda g: g / count, totals["sum"])}
+            return {
+                **server,
+                "mean gradient": zero_head(context.network, variables["params"]),
+            }, client
 
         def renew(
             server: FedIIRServer, clients: RecipeClient, uploads: Mean, n: Tensor
@@ -109,11 +92,35 @@ class FedIIR:
             return {**server, "mean gradient": mean}, clients
 
         phase = Phase(
-            (Sweep(look, send_mean),),
+            (gradient_sweep(context),),
             WeightedAverage(renew),
             send=lambda server: shared_model(server, None),
         )
         return replace(base, init=init, earlier_phases=(phase,))
+
+    def distance(self, forward: Forward) -> Tensor:
+        """Return gamma ||grad_h CE - g||^2 over the weights h of the head."""
+        slopes = head_gradient(forward.task, forward.output, forward.batch)
+        server: FedIIRServer = forward.server
+        mean = server["mean gradient"]
+        return self.penalty * trees.squared_distance({k: slopes[k] for k in mean}, mean)
+
+
+def gradient_sweep(context: BuildContext) -> Sweep:
+    """Return a sweep after which a client uploads its mean gradient of the head."""
+    network, task = context.network, context.task
+
+    def look(server: Variables, client: Tree, upload: Tree, batch: Batch) -> Tree:
+        output = network.eval(server["params"], server["buffers"], batch["x"])
+        slopes, count = head_gradient(task, output, batch), batch["weight"].sum()
+        names = head_parameters(network, server["params"])
+        return {"count": count, "sum": {key: slopes[key] * count for key in names}}
+
+    def send_mean(server: Variables, client: Tree, upload: Tree, totals: Tree) -> tuple[Tree, Mean]:
+        count = totals["count"].clamp(min=1)
+        return client, {"mean gradient": trees.apply(lambda g: g / count, totals["sum"])}
+
+    return Sweep(look, send_mean)
 
 
 def head_gradient(task: Task, output: Output, batch: Batch) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ one loss.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -83,15 +84,7 @@ class FedKD:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg of low-rank changes, beside private models."""
-        network = context.network
-
-        def added(variables: Variables) -> dict[str, Tensor]:
-            leaf = trees.leaves(variables["params"])[0]
-            width = feature_width(network, variables["params"])
-            generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "fedkd"))
-            return {PROJECTION: linear_parameters(generator, leaf, width, width)["weight"]}
-
-        base = with_private_model(context, self.loss, added)
+        base = with_private_model(context, self.loss, partial(projection, context))
         local = single_pass(base)
 
         def init(variables: Variables) -> tuple[FedKDServer, RecipeClient]:
@@ -136,6 +129,14 @@ class FedKD:
         to_mentee = to_mentee + gap(z_v.detach(), z_w @ projection.T)
         to_mentor = to_mentor + gap(z_v, (z_w @ projection.T).detach())
         return of_mentee + of_mentor + weight * (to_mentee + to_mentor)
+
+
+def projection(context: BuildContext, variables: Variables) -> dict[str, Tensor]:
+    """Draw the first W, [d, d], a parameter of each client's own."""
+    leaf = trees.leaves(variables["params"])[0]
+    width = feature_width(context.network, variables["params"])
+    generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "fedkd"))
+    return {PROJECTION: linear_parameters(generator, leaf, width, width)["weight"]}
 
 
 def compressed(server: FedKDServer, params: Weights) -> Weights:

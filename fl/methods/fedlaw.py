@@ -155,10 +155,6 @@ def weights_pass(context: BuildContext, epochs: int, rate: float) -> Pass:
         params: Weights = {"g": torch.zeros_like(example.sum()), "s": shares.log()}
         return {**client, "params": params, "optimizer": adam.init(params)}
 
-    def mixture(work: LearningWork) -> Weights:
-        weights = work["params"]["g"].exp() * work["params"]["s"].softmax(0)
-        return trees.apply(lambda w: torch.tensordot(weights.to(w), w, dims=1), work["models"])
-
     def loss(server: object, work: LearningWork, batch: Batch) -> tuple[Tensor, Tree]:
         output = network.train(mixture(work), work["buffers"], batch["x"], key=batch.get("key"))
         return context.task.loss(output.outputs, batch), {"buffers": output.buffers}
@@ -176,3 +172,9 @@ def weights_pass(context: BuildContext, epochs: int, rate: float) -> Pass:
         return {"params": mixture(work), "buffers": work["buffers"], "gamma": gamma}, {}
 
     return Pass(begin, loss, update, end, Sampling(epochs=epochs))
+
+
+def mixture(work: LearningWork) -> Weights:
+    """Return gamma sum_k lambda_k w_k."""
+    weights = work["params"]["g"].exp() * work["params"]["s"].softmax(0)
+    return trees.apply(lambda w: torch.tensordot(weights.to(w), w, dims=1), work["models"])

@@ -14,7 +14,7 @@ control variates and with a dual variable are not built.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -25,6 +25,7 @@ from fl.api import (
     BuildContext,
     Method,
     NonNegative,
+    Recipe,
     RecipeClient,
     RecipeServer,
     RecipeUpload,
@@ -89,42 +90,62 @@ class FedLESAM:
         """Return FedAvg with gradients at w + rho (w_old - w^t) / ||w_old - w^t||, equation 7."""
         of_client = self.direction == "client"
         base = with_participation(recipe(context)) if of_client else recipe(context)
-        local = single_pass(base)
+        steps = FedLESAMSteps(self.rho, of_client, base)
+        step = replace(single_pass(base), begin=steps.begin, loss=steps.loss, end=steps.end)
+        aggregate = WeightedAverage(steps.aggregate)
+        return replace(base, init=steps.init, passes=(step,), aggregate=aggregate)
 
-        def init(variables: Variables) -> tuple[RecipeServer, RecipeClient]:
-            server, client = base.init(variables)
-            client_state: FedLESAMClient = {**client, "previous": variables["params"]}
-            server_state: FedLESAMServer = {**server, "previous": variables["params"]}
-            return (server, client_state) if of_client else (server_state, client)
 
-        def begin(server: FedLESAMServer, client: FedLESAMClient) -> FedLESAMWork:
-            old = client["previous"] if of_client else server["previous"]
-            direction = trees.apply(torch.sub, old, server["params"])
-            length = tree_norm(direction).clamp(min=MIN_NORM)
-            scale = self.rho / length
-            if of_client:
-                scale = scale * (client["rounds"] > 0).to(length.dtype)
-            step = trees.apply(lambda d: scale * d, direction)
-            return {**local.begin(server, client), "perturbation": step}
+@dataclass(frozen=True, eq=False)
+class FedLESAMSteps:
+    """Functions of the pass of FedLESAM, and what the server does.
 
-        def loss(server: FedLESAMServer, work: FedLESAMWork, batch: Batch) -> tuple[Tensor, Tree]:
-            params = trees.apply(torch.add, work["params"], work["perturbation"])
-            return local.loss(server, {**work, "params": params}, batch)
+    Attributes:
+        rho: Distance of the perturbed point.
+        of_client: Whether the direction is from the model that the client got last.
+        base: FedAvg.
+    """
 
-        def end(
-            server: FedLESAMServer, client: FedLESAMClient, work: FedLESAMWork
-        ) -> tuple[FedLESAMClient, RecipeUpload]:
-            client, upload = local.end(server, client, work)
-            if not of_client:
-                return client, upload
-            return {**client, "previous": server["params"]}, upload
+    rho: float
+    of_client: bool
+    base: Recipe
 
-        def aggregate(
-            server: FedLESAMServer, clients: FedLESAMClient, uploads: RecipeUpload, n: Tensor
-        ) -> tuple[RecipeServer, RecipeClient]:
-            next_server, clients = base.aggregate(server, clients, uploads, n)
-            server_state: FedLESAMServer = {**next_server, "previous": server["params"]}
-            return next_server if of_client else server_state, clients
+    def init(self, variables: Variables) -> tuple[RecipeServer, RecipeClient]:
+        """Return FedAvg's states, with the initial model as the previous one."""
+        server, client = self.base.init(variables)
+        client_state: FedLESAMClient = {**client, "previous": variables["params"]}
+        server_state: FedLESAMServer = {**server, "previous": variables["params"]}
+        return (server, client_state) if self.of_client else (server_state, client)
 
-        step = replace(local, begin=begin, loss=loss, end=end)
-        return replace(base, init=init, passes=(step,), aggregate=WeightedAverage(aggregate))
+    def begin(self, server: FedLESAMServer, client: FedLESAMClient) -> FedLESAMWork:
+        """Begin training, with the perturbation of equation 7."""
+        old = client["previous"] if self.of_client else server["previous"]
+        direction = trees.apply(torch.sub, old, server["params"])
+        length = tree_norm(direction).clamp(min=MIN_NORM)
+        scale = self.rho / length
+        if self.of_client:
+            scale = scale * (client["rounds"] > 0).to(length.dtype)
+        step = trees.apply(lambda d: scale * d, direction)
+        return {**single_pass(self.base).begin(server, client), "perturbation": step}
+
+    def loss(self, server: FedLESAMServer, work: FedLESAMWork, batch: Batch) -> tuple[Tensor, Tree]:
+        """Return the loss at the perturbed point."""
+        params = trees.apply(torch.add, work["params"], work["perturbation"])
+        return single_pass(self.base).loss(server, {**work, "params": params}, batch)
+
+    def end(
+        self, server: FedLESAMServer, client: FedLESAMClient, work: FedLESAMWork
+    ) -> tuple[FedLESAMClient, RecipeUpload]:
+        """Keep the sent model as the previous one."""
+        client, upload = single_pass(self.base).end(server, client, work)
+        if not self.of_client:
+            return client, upload
+        return {**client, "previous": server["params"]}, upload
+
+    def aggregate(
+        self, server: FedLESAMServer, clients: FedLESAMClient, uploads: RecipeUpload, n: Tensor
+    ) -> tuple[RecipeServer, RecipeClient]:
+        """Average the models, and keep the sent one as the previous one."""
+        next_server, clients = self.base.aggregate(server, clients, uploads, n)
+        server_state: FedLESAMServer = {**next_server, "previous": server["params"]}
+        return next_server if self.of_client else server_state, clients

@@ -83,14 +83,16 @@ class FedNova:
             direction = trees.apply(lambda d: d / path_divisor(work), moved)
             return client, {**upload, "params": direction, "path": work["path"]}
 
-        def aggregate(
-            server: RecipeServer, clients: RecipeClient, uploads: FedNovaUpload, n: Tensor
-        ) -> tuple[RecipeServer, RecipeClient]:
-            mean = trees.mean(uploads, n)
-            params = trees.apply(
-                lambda w, d: w - mean["path"].to(w.dtype) * d, server["params"], mean["params"]
-            )
-            return {**server, "params": params, "buffers": mean["buffers"]}, clients
-
         step = replace(local, begin=begin, update=update, end=end)
         return replace(base, passes=(step,), aggregate=WeightedAverage(aggregate))
+
+
+def aggregate(
+    server: RecipeServer, clients: RecipeClient, uploads: FedNovaUpload, n: Tensor
+) -> tuple[RecipeServer, RecipeClient]:
+    """Return w - tau_eff sum_k p_k (w - w_k) / tau_k."""
+    mean = trees.mean(uploads, n)
+    params = trees.apply(
+        lambda w, d: w - mean["path"].to(w.dtype) * d, server["params"], mean["params"]
+    )
+    return {**server, "params": params, "buffers": mean["buffers"]}, clients

@@ -82,25 +82,7 @@ class FedOpt:
             server: FedOptServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
         ) -> tuple[FedOptServer, RecipeClient]:
             mean, clients = base.aggregate(server, clients, uploads, n)
-            change = trees.apply(
-                lambda m, new, w: self.beta1 * m + (1 - self.beta1) * (new - w),
-                server["change"],
-                mean["params"],
-                server["params"],
-            )
-            square = trees.apply(
-                lambda v, new, w: self._square(v, (new - w).square()),
-                server["square"],
-                mean["params"],
-                server["params"],
-            )
-            params = trees.apply(
-                lambda w, m, v: w + self.eta * m / (v.sqrt() + self.tau),
-                server["params"],
-                change,
-                square,
-            )
-            return {**mean, "params": params, "change": change, "square": square}, clients
+            return self.stepped(server, mean), clients
 
         return replace(
             base,
@@ -108,6 +90,28 @@ class FedOpt:
             aggregate=WeightedAverage(aggregate),
             send=send_all_but("change", "square"),
         )
+
+    def stepped(self, server: FedOptServer, mean: RecipeServer) -> FedOptServer:
+        """Return the server's next state from the mean of the models."""
+        change = trees.apply(
+            lambda m, new, w: self.beta1 * m + (1 - self.beta1) * (new - w),
+            server["change"],
+            mean["params"],
+            server["params"],
+        )
+        square = trees.apply(
+            lambda v, new, w: self._square(v, (new - w).square()),
+            server["square"],
+            mean["params"],
+            server["params"],
+        )
+        params = trees.apply(
+            lambda w, m, v: w + self.eta * m / (v.sqrt() + self.tau),
+            server["params"],
+            change,
+            square,
+        )
+        return {**mean, "params": params, "change": change, "square": square}
 
     def _square(self, v: Tensor, new: Tensor) -> Tensor:
         """The mean square after a round whose change has the square ``new``."""

@@ -111,12 +111,6 @@ class FedPCL:
             averages = uniform_anchors(sets, has_anchor(sets))
             return {**server, "prototypes": sets, "anchors": averages}, clients
 
-        def with_prototypes(server: FedPCLServer, client: RecipeClient) -> FedPCLModel:
-            number = client["id"].reshape(1)
-            prototypes = server["prototypes"].index_select(0, number)[0]
-            prototypes = torch.where(has_anchor(prototypes).any(), prototypes, server["anchors"])
-            return {**personal_model(server, client), "prototypes": prototypes}
-
         def predict(variables: FedPCLModel, memory: Tree, x: Tensor) -> Tensor:
             output = network.eval(variables["params"], variables["buffers"], x)
             return anchor_scores(unit_features(output), variables["prototypes"])
@@ -135,6 +129,14 @@ class FedPCL:
         with_clients = contrast(features, labels, filled, self.tau)
         mean = is_client @ with_clients / is_client.sum().clamp(min=1)
         return weighted_mean(contrast(features, labels, averages, self.tau) + mean, forward.batch)
+
+
+def with_prototypes(server: FedPCLServer, client: RecipeClient) -> FedPCLModel:
+    """Return a client's model and its prototypes, or the means before it has some, as a view."""
+    number = client["id"].reshape(1)
+    prototypes = server["prototypes"].index_select(0, number)[0]
+    prototypes = torch.where(has_anchor(prototypes).any(), prototypes, server["anchors"])
+    return {**personal_model(server, client), "prototypes": prototypes}
 
 
 def unit_features(output: Output) -> Tensor:

@@ -107,12 +107,14 @@ class FedPHP:
             )
             return {**client, "inherited": inherited}, upload
 
-        def personal(server: RecipeServer, client: FedPHPClient) -> Variables:
-            return client["inherited"]
-
         step = replace(local, begin=begin, end=end)
         views = {"global": shared_model, "personal": personal}
         return replace(base, init=init, passes=(step,), views=views)
+
+
+def personal(server: RecipeServer, client: FedPHPClient) -> Variables:
+    """Return the inherited model, as a view."""
+    return client["inherited"]
 
 
 def inherited_term(lam: Share) -> ReferenceTerm:

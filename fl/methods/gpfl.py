@@ -100,34 +100,9 @@ class GPFL:
         def start(variables: Variables) -> Conditions:
             return self.shared_parameters(context, variables)
 
-        def loss(forward: Forward) -> Tensor:
-            params, batch = forward.shared_params, forward.batch
-            features = forward.output.features.flatten(1)
-            embeddings = forward.server["shared_params"]["embeddings"]
-            personal_features = conditioned(
-                params, features, personal_condition(forward.work["counts"], embeddings)
-            )
-            head = head_parameters(network, forward.params)
-            of_head = classification_loss(head_outputs(head, personal_features), batch)
-            generic = conditioned(params, features, embeddings.mean(0))
-            cosines = F.normalize(generic, dim=-1) @ F.normalize(params["embeddings"], dim=-1).T
-            gaps = (generic - embeddings[batch["y"]]).square().sum(-1)
-            distance = weighted_mean(gaps.clamp(min=SMALLEST_SQUARE).sqrt(), batch)
-            of_embeddings = classification_loss(cosines, batch)
-            return (
-                of_head
-                + of_embeddings
-                + self.lam * distance
-                + self.mu / 2 * trees.squared_norm(params)
-            )
-
-        base = recipe(context, terms=(loss,), local=weights_in(network.head), shared_params=start)
-
-        def own_model(server: RecipeServer, client: RecipeClient) -> GPFLModel:
-            shared: Conditions = server["shared_params"]
-            condition = personal_condition(client["counts"], shared["embeddings"])
-            model = personal_model(server, client)
-            return {**model, "shared_params": shared, "condition": condition}
+        base = recipe(
+            context, terms=(self.loss,), local=weights_in(network.head), shared_params=start
+        )
 
         def predict(variables: GPFLModel, memory: Tree, x: Tensor) -> Tensor:
             output = network.eval(variables["params"], variables["buffers"], x)
@@ -138,6 +113,25 @@ class GPFL:
 
         views = {"personal": Predictor(own_model, predict, is_per_sample=True)}
         return replace(with_class_counts(base), views=views)
+
+    def loss(self, forward: Forward) -> Tensor:
+        """Return CE(h(z_P)) + CE(cos(z_G, e)) + lam ||z_G - e_y|| + mu/2 ||e, layers||^2."""
+        params, batch = forward.shared_params, forward.batch
+        features = forward.output.features.flatten(1)
+        embeddings = forward.server["shared_params"]["embeddings"]
+        personal_features = conditioned(
+            params, features, personal_condition(forward.work["counts"], embeddings)
+        )
+        head = head_parameters(forward.network, forward.params)
+        of_head = classification_loss(head_outputs(head, personal_features), batch)
+        generic = conditioned(params, features, embeddings.mean(0))
+        cosines = F.normalize(generic, dim=-1) @ F.normalize(params["embeddings"], dim=-1).T
+        gaps = (generic - embeddings[batch["y"]]).square().sum(-1)
+        distance = weighted_mean(gaps.clamp(min=SMALLEST_SQUARE).sqrt(), batch)
+        of_embeddings = classification_loss(cosines, batch)
+        return (
+            of_head + of_embeddings + self.lam * distance + self.mu / 2 * trees.squared_norm(params)
+        )
 
     def shared_parameters(self, context: BuildContext, variables: Variables) -> Conditions:
         """Embeddings [C, d], and two layers that make scale and shift of a condition."""
@@ -152,6 +146,14 @@ class GPFL:
             return {**linear, **norm}
 
         return {"embeddings": normal.to(leaf), "gamma": layer(), "beta": layer()}
+
+
+def own_model(server: RecipeServer, client: RecipeClient) -> GPFLModel:
+    """Return a client's model with the layers and its condition, as a view."""
+    shared: Conditions = server["shared_params"]
+    condition = personal_condition(client["counts"], shared["embeddings"])
+    model = personal_model(server, client)
+    return {**model, "shared_params": shared, "condition": condition}
 
 
 def personal_condition(counts: Tensor, embeddings: Tensor) -> Tensor:

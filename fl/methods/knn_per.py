@@ -18,6 +18,7 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 import torch
@@ -104,43 +105,14 @@ class KNNPer:
 
     def build(self, context: BuildContext) -> Method:
         """The stored model as it is, with a view that remembers samples."""
-        network = context.network
-
-        def init(variables: Variables) -> tuple[Variables, Tree]:
-            return select(variables, all_weights), {}
-
-        def features_and_predictions(variables: Variables, x: Inputs) -> Outputs:
-            output = network.eval(variables["params"], variables["buffers"], x)
-            predicted = F.softmax(output.outputs, dim=-1)
-            return {"features": output.features.flatten(1), "model": predicted}
-
-        def look(variables: Variables, batch: Batch) -> LabelledOutputs:
-            return {**features_and_predictions(variables, batch["x"]), "y": batch["y"]}
-
-        def build_memory(variables: Variables, values: Mapping[str, LabelledOutputs]) -> Tree:
-            if "train" not in values:
-                return {}
-            memory = values["train"]
-            if self.lam is not None or "val" not in values:
-                lam = 0.5 if self.lam is None else self.lam
-                return {**memory, "lam": memory["model"].new_tensor(lam)}
-            val = values["val"]
-            neighbour_probabilities = self.neighbours(memory, val["features"], context.classes)
-            return {**memory, "lam": best_share(neighbour_probabilities, val["model"], val["y"])}
-
-        def predict(variables: Variables, memory: Memory, x: Inputs) -> Tensor:
-            outputs = features_and_predictions(variables, x)
-            mixed = outputs["model"]
-            if memory:
-                neighbour_probabilities = self.neighbours(
-                    memory, outputs["features"], context.classes
-                )
-                mixed = memory["lam"] * neighbour_probabilities + (1 - memory["lam"]) * mixed
-            # Logarithms, as outputs are scores whose softmax are probabilities.
-            return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log()
-
+        steps = KNNPerSteps(self, context)
         view = Predictor(
-            shared_model, predict, look, build_memory, ("train", "val"), serves_absent_clients=True
+            shared_model,
+            steps.predict,
+            steps.look,
+            steps.build_memory,
+            ("train", "val"),
+            serves_absent_clients=True,
         )
         return Method(init, (), aggregate_nothing, {"personal": view})
 
@@ -159,6 +131,60 @@ class KNNPer:
         votes = F.one_hot(memory["y"][nearest.indices], classes).to(weight.dtype)
         summed = (weight[..., None] * votes).sum(1)
         return F.softmax(summed, dim=-1) if self.votes == "softmax" else summed
+
+
+@dataclass(frozen=True, eq=False)
+class KNNPerSteps:
+    """Functions of the view of kNN-Per.
+
+    Attributes:
+        options: The keys of the method.
+        context: The context in which the method is built.
+    """
+
+    options: KNNPer
+    context: BuildContext
+
+    def features_and_predictions(self, variables: Variables, x: Inputs) -> Outputs:
+        """Return features and probabilities of inputs."""
+        output = self.context.network.eval(variables["params"], variables["buffers"], x)
+        predicted = F.softmax(output.outputs, dim=-1)
+        return {"features": output.features.flatten(1), "model": predicted}
+
+    def look(self, variables: Variables, batch: Batch) -> LabelledOutputs:
+        """Return what the memory needs of each sample."""
+        return {**self.features_and_predictions(variables, batch["x"]), "y": batch["y"]}
+
+    def build_memory(self, variables: Variables, values: Mapping[str, LabelledOutputs]) -> Tree:
+        """Return a client's training samples and its lambda."""
+        if "train" not in values:
+            return {}
+        memory = values["train"]
+        if self.options.lam is not None or "val" not in values:
+            lam = 0.5 if self.options.lam is None else self.options.lam
+            return {**memory, "lam": memory["model"].new_tensor(lam)}
+        val = values["val"]
+        neighbour_probabilities = self.options.neighbours(
+            memory, val["features"], self.context.classes
+        )
+        return {**memory, "lam": best_share(neighbour_probabilities, val["model"], val["y"])}
+
+    def predict(self, variables: Variables, memory: Memory, x: Inputs) -> Tensor:
+        """Return the logarithm of lambda p_knn + (1 - lambda) p, equation 8."""
+        outputs = self.features_and_predictions(variables, x)
+        mixed = outputs["model"]
+        if memory:
+            neighbour_probabilities = self.options.neighbours(
+                memory, outputs["features"], self.context.classes
+            )
+            mixed = memory["lam"] * neighbour_probabilities + (1 - memory["lam"]) * mixed
+        # Logarithms, as outputs are scores whose softmax are probabilities.
+        return mixed.clamp(min=torch.finfo(mixed.dtype).tiny).log()
+
+
+def init(variables: Variables) -> tuple[Variables, Tree]:
+    """Return the stored model."""
+    return select(variables, all_weights), {}
 
 
 def best_share(neighbour_probabilities: Tensor, model: Tensor, labels: Tensor) -> Tensor:

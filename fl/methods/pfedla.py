@@ -97,11 +97,6 @@ class PFedLA:
             hyper = self.hypernetworks(context, variables["params"])
             return {"models": models, "hyper": hyper}, base.init(variables)[1]
 
-        def payload(server: PFedLAServer, client: RecipeClient) -> Variables:
-            number = client["id"].reshape(1)
-            hyper = trees.apply(lambda leaf: leaf.index_select(0, number)[0], server["hyper"])
-            return {"params": mixture(hyper, server["models"]), "buffers": {}}
-
         def aggregate(
             server: PFedLAServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
         ) -> tuple[PFedLAServer, RecipeClient]:
@@ -112,9 +107,6 @@ class PFedLA:
             models = trees.replace_clients(server["models"], numbers, trained)
             hypers = trees.replace_clients(server["hyper"], numbers, hyper)
             return {"models": models, "hyper": hypers}, clients
-
-        def mixed(server: PFedLAServer, client: RecipeClient) -> Variables:
-            return {**payload(server, client), "buffers": client["buffers"]}
 
         views = {"personal": mixed}
         return Method(init, (local,), aggregate, views, send=lambda server: {}, payload=payload)
@@ -135,6 +127,18 @@ class PFedLA:
             "embedding": normal.to(leaf),
             "own": torch.eye(clients).to(leaf),
         }
+
+
+def payload(server: PFedLAServer, client: RecipeClient) -> Variables:
+    """Return a client's mixture of all models."""
+    number = client["id"].reshape(1)
+    hyper = trees.apply(lambda leaf: leaf.index_select(0, number)[0], server["hyper"])
+    return {"params": mixture(hyper, server["models"]), "buffers": {}}
+
+
+def mixed(server: PFedLAServer, client: RecipeClient) -> Variables:
+    """Return a client's mixture with its own buffers, as a view."""
+    return {**payload(server, client), "buffers": client["buffers"]}
 
 
 def layers_of(params: Weights) -> dict[str, int]:

@@ -78,9 +78,6 @@ class SphereFedHead:
             sums, _ = class_sums(z, batch["y"], batch["weight"], classes)
             return {"products": feature_moments(z, batch)["second"], "sums": sums}
 
-        def send(server: Variables, client: Tree, upload: Tree, totals: Sums) -> tuple[Tree, Sums]:
-            return client, totals
-
         def calibrate(
             server: Variables, clients: Tree, uploads: Sums, n: Tensor
         ) -> tuple[Variables, Tree]:
@@ -97,3 +94,8 @@ class SphereFedHead:
         """Return the head's weight [C, d] from Z'Z [d, d] and Y'Z [C, d], in double precision."""
         eye = torch.eye(len(products), dtype=products.dtype, device=products.device)
         return torch.linalg.solve(products + self.ridge * eye, sums.T).T
+
+
+def send(server: Variables, client: Tree, upload: Tree, totals: Sums) -> tuple[Tree, Sums]:
+    """Upload the sums."""
+    return client, totals
