@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -80,29 +80,55 @@ def with_control_variates(
         eta_g: Learning rate of the server, which counts clients alike.
         momentum: Momentum by which the path grows; 0 makes it steps times the rate.
     """
-    local = single_pass(base)
+    steps = ControlSteps(base, context, eta_g, momentum)
+    step = replace(single_pass(base), begin=steps.begin, update=steps.update, end=steps.end)
+    return Method(steps.init, (step,), MeanBased(steps.aggregate), base.views)
 
-    def init(variables: Variables) -> tuple[ControlServer, ControlClient]:
-        server, client = base.init(variables)
+
+@dataclass(frozen=True, eq=False)
+class ControlSteps:
+    """Functions of the method that `with_control_variates` returns.
+
+    Attributes:
+        base: The method.
+        context: The context in which the method is built.
+        eta_g: Learning rate of the server.
+        momentum: Momentum by which the path grows.
+    """
+
+    base: Recipe
+    context: BuildContext
+    eta_g: float
+    momentum: float
+
+    def init(self, variables: Variables) -> tuple[ControlServer, ControlClient]:
+        """Return states in which all control variates are 0."""
+        server, client = self.base.init(variables)
         zeros = trees.zeros_like(variables["params"])
         return {**server, "control": zeros}, {**client, "control": zeros}
 
-    def begin(server: ControlServer, client: ControlClient) -> ControlWork:
-        return {**start_path(local.begin(server, client)), "control": client["control"]}
+    def begin(self, server: ControlServer, client: ControlClient) -> ControlWork:
+        """Begin training, with c_k."""
+        return {
+            **start_path(single_pass(self.base).begin(server, client)),
+            "control": client["control"],
+        }
 
     def update(
-        server: ControlServer, work: ControlWork, grads: Tree, aux: StepResults, lr: Rate
+        self, server: ControlServer, work: ControlWork, grads: Tree, aux: StepResults, lr: Rate
     ) -> ControlWork:
+        """Take a step along g + c - c_k."""
         corrected = trees.apply(
             lambda g, c, c_k: g + c - c_k, grads, server["control"], work["control"]
         )
-        work = {**work, **local.update(server, work, corrected, aux, lr)}
-        return {**work, **step_path(work, momentum, lr)}
+        work = {**work, **single_pass(self.base).update(server, work, corrected, aux, lr)}
+        return {**work, **step_path(work, self.momentum, lr)}
 
     def end(
-        server: ControlServer, client: ControlClient, work: ControlWork
+        self, server: ControlServer, client: ControlClient, work: ControlWork
     ) -> tuple[ControlClient, ControlUpload]:
-        client, upload = local.end(server, client, work)
+        """Renew c_k, and upload its change."""
+        client, upload = single_pass(self.base).end(server, client, work)
         control = trees.apply(
             lambda c_k, c, x, y: c_k - c + (x - y) / path_divisor(work),
             client["control"],
@@ -114,14 +140,16 @@ def with_control_variates(
         return {**client, "control": control}, {**upload, "control": change}
 
     def aggregate(
-        server: ControlServer, clients: ControlClient, uploads: ControlUpload, n: Tensor
+        self, server: ControlServer, clients: ControlClient, uploads: ControlUpload, n: Tensor
     ) -> tuple[ControlServer, ControlClient]:
+        """Return x + eta_g mean (y_k - x), and c + K/N mean of the changes."""
         mean = trees.mean(uploads, torch.ones_like(n))
-        params = trees.apply(lambda x, y: x + eta_g * (y - x), server["params"], mean["params"])
+        params = trees.apply(
+            lambda x, y: x + self.eta_g * (y - x), server["params"], mean["params"]
+        )
         control = trees.apply(
-            lambda c, d: c + len(n) / context.participants * d, server["control"], mean["control"]
+            lambda c, d: c + len(n) / self.context.participants * d,
+            server["control"],
+            mean["control"],
         )
         return {**server, **mean, "params": params, "control": control}, clients
-
-    step = replace(local, begin=begin, update=update, end=end)
-    return Method(init, (step,), MeanBased(aggregate), base.views)

@@ -7,7 +7,7 @@ averaged by samples.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -76,56 +76,78 @@ def with_dual_correction(
         lam: Weight of the correction; 0 leaves steps as they are, but not the server's model.
         of_all: Whether the mean of dual variables is over all clients.
     """
-    local = single_pass(base)
+    steps = DualSteps(base, context, lam, of_all)
+    step = replace(single_pass(base), begin=steps.begin, update=steps.update, end=steps.end)
+    send = send_all_but("dual") if of_all else base.send
+    aggregate = MeanBased(steps.aggregate)
+    return replace(base, init=steps.init, passes=(step,), aggregate=aggregate, send=send)
 
-    def init(variables: Variables) -> tuple[RecipeServer, DualClient]:
-        server, client = base.init(variables)
+
+@dataclass(frozen=True, eq=False)
+class DualSteps:
+    """Functions of the method that `with_dual_correction` returns.
+
+    Attributes:
+        base: The method.
+        context: The context in which the method is built.
+        lam: Weight of the correction.
+        of_all: Whether the mean of dual variables is over all clients.
+    """
+
+    base: Recipe
+    context: BuildContext
+    lam: float
+    of_all: bool
+
+    def init(self, variables: Variables) -> tuple[RecipeServer, DualClient]:
+        """Return states in which all dual variables are 0."""
+        server, client = self.base.init(variables)
         zeros = trees.zeros_like(variables["params"])
         with_dual: DualServer = {**server, "dual": zeros}
-        return with_dual if of_all else server, {**client, "dual": zeros}
+        return with_dual if self.of_all else server, {**client, "dual": zeros}
 
-    def begin(server: DualServer, client: DualClient) -> DualWork:
-        return {**local.begin(server, client), "dual": client["dual"]}
+    def begin(self, server: DualServer, client: DualClient) -> DualWork:
+        """Begin training, with u_k."""
+        return {**single_pass(self.base).begin(server, client), "dual": client["dual"]}
 
     def update(
-        server: DualServer, work: DualWork, grads: Tree, aux: StepResults, lr: Rate
+        self, server: DualServer, work: DualWork, grads: Tree, aux: StepResults, lr: Rate
     ) -> DualWork:
+        """Take a step along g + lam (w - w^t + u_k)."""
         corrected = trees.apply(
-            lambda g, w, sent, u: g + lam * (w - sent + u),
+            lambda g, w, sent, u: g + self.lam * (w - sent + u),
             grads,
             work["params"],
             server["params"],
             work["dual"],
         )
-        return {**work, **local.update(server, work, corrected, aux, lr)}
+        return {**work, **single_pass(self.base).update(server, work, corrected, aux, lr)}
 
     def end(
-        server: DualServer, client: DualClient, work: DualWork
+        self, server: DualServer, client: DualClient, work: DualWork
     ) -> tuple[DualClient, RecipeUpload]:
+        """Return u_k + w_k - w^t."""
         previous = client["dual"]
-        client, upload = local.end(server, client, work)
+        client, upload = single_pass(self.base).end(server, client, work)
         moved = trees.apply(torch.sub, upload["params"], server["params"])
         dual = trees.apply(torch.add, previous, moved)
-        if of_all:
+        if self.of_all:
             return {**client, "dual": dual}, upload
         params = trees.apply(torch.add, upload["params"], dual)
         return {**client, "dual": dual}, {**upload, "params": params}
 
     def aggregate(
-        server: DualServer, clients: DualClient, uploads: RecipeUpload, n: Tensor
+        self, server: DualServer, clients: DualClient, uploads: RecipeUpload, n: Tensor
     ) -> tuple[RecipeServer, DualClient]:
-        next_server, clients = base.aggregate(server, clients, uploads, n)
+        """Return the server's model: the mean of w_k and of the dual variables, added."""
+        next_server, clients = self.base.aggregate(server, clients, uploads, n)
         params = trees.mean(uploads["params"], torch.ones_like(n))
-        if not of_all:
+        if not self.of_all:
             return {**next_server, "params": params}, clients
-        share = len(n) / context.participants
+        share = len(n) / self.context.participants
         dual = trees.apply(
             lambda h, w, sent: h + share * (w - sent), server["dual"], params, server["params"]
         )
         params = trees.apply(torch.add, params, dual)
         with_dual: DualServer = {**next_server, "params": params, "dual": dual}
         return with_dual, clients
-
-    step = replace(local, begin=begin, update=update, end=end)
-    send = send_all_but("dual") if of_all else base.send
-    return replace(base, init=init, passes=(step,), aggregate=MeanBased(aggregate), send=send)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -59,44 +59,68 @@ def with_server_direction(
         alpha: Weight of the client's own gradient.
         eta_g: Learning rate of the server.
     """
-    local, momentum = single_pass(base), context.training.momentum
+    steps = DirectionSteps(base, context.training.momentum, alpha, eta_g)
+    step = replace(single_pass(base), begin=steps.begin, update=steps.update, end=steps.end)
+    aggregate = WeightedAverage(steps.aggregate)
+    return replace(base, init=steps.init, passes=(step,), aggregate=aggregate)
 
-    def init(variables: Variables) -> tuple[DirectionServer, RecipeClient]:
-        server, client = base.init(variables)
+
+@dataclass(frozen=True, eq=False)
+class DirectionSteps:
+    """Functions of the method that `with_server_direction` returns.
+
+    Attributes:
+        base: The method.
+        momentum: Momentum of the clients.
+        alpha: Weight of the client's own gradient.
+        eta_g: Learning rate of the server.
+    """
+
+    base: Recipe
+    momentum: float
+    alpha: float
+    eta_g: float
+
+    def init(self, variables: Variables) -> tuple[DirectionServer, RecipeClient]:
+        """Return states in which D is 0."""
+        server, client = self.base.init(variables)
         return {**server, "direction": trees.zeros_like(variables["params"])}, client
 
-    def begin(server: DirectionServer, client: RecipeClient) -> PathWork:
-        return start_path(local.begin(server, client))
+    def begin(self, server: DirectionServer, client: RecipeClient) -> PathWork:
+        """Begin training at the start of its path."""
+        return start_path(single_pass(self.base).begin(server, client))
 
     def update(
-        server: DirectionServer, work: PathWork, grads: Tree, aux: StepResults, lr: Rate
+        self, server: DirectionServer, work: PathWork, grads: Tree, aux: StepResults, lr: Rate
     ) -> PathWork:
-        blended = trees.apply(lambda g, d: alpha * g + (1 - alpha) * d, grads, server["direction"])
-        work = {**work, **local.update(server, work, blended, aux, lr)}
-        return step_path(work, momentum, lr)
+        """Take a step along alpha g + (1 - alpha) D."""
+        blended = trees.apply(
+            lambda g, d: self.alpha * g + (1 - self.alpha) * d, grads, server["direction"]
+        )
+        work = {**work, **single_pass(self.base).update(server, work, blended, aux, lr)}
+        return step_path(work, self.momentum, lr)
 
     def end(
-        server: DirectionServer, client: RecipeClient, work: PathWork
+        self, server: DirectionServer, client: RecipeClient, work: PathWork
     ) -> tuple[RecipeClient, PathUpload]:
-        client, upload = local.end(server, client, work)
+        """Upload the length of the path."""
+        client, upload = single_pass(self.base).end(server, client, work)
         return client, {**upload, "path": work["path"]}
 
     def aggregate(
-        server: DirectionServer, clients: RecipeClient, uploads: PathUpload, n: Tensor
+        self, server: DirectionServer, clients: RecipeClient, uploads: PathUpload, n: Tensor
     ) -> tuple[DirectionServer, RecipeClient]:
+        """Return D, the mean move divided by the mean path, and w - eta_g times the move."""
         mean = trees.mean(uploads, n)
         path = mean["path"]
         moved = trees.apply(lambda w, m: w - m, server["params"], mean["params"])
         # Without a step nothing has moved.
         divisor = path + (path == 0)
         direction = trees.apply(lambda d: d / divisor.to(d.dtype), moved)
-        params = trees.apply(lambda w, d: w - eta_g * d, server["params"], moved)
+        params = trees.apply(lambda w, d: w - self.eta_g * d, server["params"], moved)
         return {
             **server,
             "params": params,
             "buffers": mean["buffers"],
             "direction": direction,
         }, clients
-
-    step = replace(local, begin=begin, update=update, end=end)
-    return replace(base, init=init, passes=(step,), aggregate=WeightedAverage(aggregate))

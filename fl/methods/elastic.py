@@ -126,9 +126,6 @@ class Elastic:
     def measurement(self, context: BuildContext) -> Pass:
         """Return the pass that measures sensitivities and moves no weight."""
 
-        def begin(server: RecipeServer, client: RecipeClient) -> MeasurementWork:
-            return {"params": server["params"], "sensitivity": trees.zeros_like(server["params"])}
-
         def output_size(
             server: RecipeServer, work: MeasurementWork, batch: Batch
         ) -> tuple[Tensor, Tree]:
@@ -145,15 +142,22 @@ class Elastic:
             )
             return {**work, "sensitivity": sensitivity}
 
-        def end(
-            server: RecipeServer, client: RecipeClient, work: MeasurementWork
-        ) -> tuple[ElasticClient, Tree]:
-            return {**client, "sensitivity": work["sensitivity"]}, {}
-
-        return Pass(begin, output_size, update, end, Sampling(epochs=1))
+        return Pass(begin_measurement, output_size, update, keep_sensitivity, Sampling(epochs=1))
 
     def moved(self, w: Tensor, mean: Tensor, sensitivity: Tensor, largest: Tensor) -> Tensor:
         """Return the server's next weights from the clients' mean and their sensitivities."""
         is_sensitive = largest > 0
         ratio = torch.where(is_sensitive, sensitivity / torch.where(is_sensitive, largest, 1), 0)
         return w + (1 + self.tau - ratio) * (mean - w)
+
+
+def begin_measurement(server: RecipeServer, client: RecipeClient) -> MeasurementWork:
+    """Begin with sensitivities of 0."""
+    return {"params": server["params"], "sensitivity": trees.zeros_like(server["params"])}
+
+
+def keep_sensitivity(
+    server: RecipeServer, client: RecipeClient, work: MeasurementWork
+) -> tuple[ElasticClient, Tree]:
+    """Keep the sensitivities for the upload."""
+    return {**client, "sensitivity": work["sensitivity"]}, {}

@@ -27,7 +27,8 @@ where the task counts no classes), from the round before.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -242,37 +243,62 @@ def with_histograms(base: Recipe, context: BuildContext, bins: int, tau: float) 
         bins: The number of bins.
         tau: The temperature of the bins.
     """
-    features = AlignedFeatures(context).evaluate
+    steps = HistogramSteps(base, context, AlignedFeatures(context).evaluate, bins, tau)
+    passes: tuple[Pass | Sweep, ...] = (*training_passes(base), Sweep(steps.look, steps.end))
+    aggregate = WeightedAverage(steps.aggregate)
+    return replace(base, init=steps.init, passes=passes, aggregate=aggregate)
 
-    def init(variables: Variables) -> tuple[HistogramServer, RecipeClient]:
-        server, client = base.init(variables)
+
+@dataclass(frozen=True, eq=False)
+class HistogramSteps:
+    """Functions of the method that `with_histograms` returns.
+
+    Attributes:
+        base: The method.
+        context: The context in which the method is built.
+        features: A function that returns the features of inputs in evaluation mode.
+        bins: The number of bins.
+        tau: The temperature of the bins.
+    """
+
+    base: Recipe
+    context: BuildContext
+    features: Callable[[Variables, Inputs], Tensor]
+    bins: int
+    tau: float
+
+    def init(self, variables: Variables) -> tuple[HistogramServer, RecipeClient]:
+        """Return states in which the histogram is 0."""
+        server, client = self.base.init(variables)
         example = trees.leaves(variables["params"])[0]
         with torch.no_grad():
-            channels = features(variables, zero_inputs(context, 1, example)).shape[1]
-        return {**server, "histogram": example.new_zeros((channels, bins))}, client
+            channels = self.features(variables, zero_inputs(self.context, 1, example)).shape[1]
+        return {**server, "histogram": example.new_zeros((channels, self.bins))}, client
 
-    def look(server: Tree, client: RecipeClient, upload: RecipeUpload, batch: Batch) -> Tree:
-        total, count = histogram_sums(features(upload, batch["x"]), batch["weight"], bins, tau)
+    def look(self, server: Tree, client: RecipeClient, upload: RecipeUpload, batch: Batch) -> Tree:
+        """Return the histogram of a batch, as sums."""
+        total, count = histogram_sums(
+            self.features(upload, batch["x"]), batch["weight"], self.bins, self.tau
+        )
         return {"sums": total, "count": count}
 
     def end(
-        server: HistogramServer, client: RecipeClient, upload: RecipeUpload, totals: Tree
+        self, server: HistogramServer, client: RecipeClient, upload: RecipeUpload, totals: Tree
     ) -> tuple[RecipeClient, HistogramUpload]:
+        """Upload the histogram."""
         own = totals["sums"] / totals["count"].clamp(min=1)
         own = torch.where(totals["count"] >= MIN_SAMPLES, own, server["histogram"])
-        sent = unweighted_upload({"own": own}, client["counts"].sum(), context.training)
+        sent = unweighted_upload({"own": own}, client["counts"].sum(), self.context.training)
         return client, {**upload, "histogram": sent}
 
     def aggregate(
-        server: HistogramServer, clients: RecipeClient, uploads: HistogramUpload, n: Tensor
+        self, server: HistogramServer, clients: RecipeClient, uploads: HistogramUpload, n: Tensor
     ) -> tuple[HistogramServer, RecipeClient]:
+        """Average the models, and the histograms."""
         models = {key: leaf for key, leaf in uploads.items() if key != "histogram"}
-        mean, clients = base.aggregate(server, clients, models, n)
+        mean, clients = self.base.aggregate(server, clients, models, n)
         histogram = reweighted_mean(trees.mean(uploads["histogram"], n))["own"]
         return {**mean, "histogram": histogram}, clients
-
-    passes: tuple[Pass | Sweep, ...] = (*training_passes(base), Sweep(look, end))
-    return replace(base, init=init, passes=passes, aggregate=WeightedAverage(aggregate))
 
 
 def positions_as_rows(features: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ one input in turn, and its weight of 100 for such clients has no part here, wher
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TypedDict
 
@@ -36,6 +36,7 @@ from fl.api import (
     Method,
     Pass,
     Rate,
+    Recipe,
     RecipeClient,
     RecipeServer,
     RecipeUpload,
@@ -104,6 +105,9 @@ class HeadWork(TypedDict):
     optimizer: Tree
 
 
+without_decoders = send_all_but("personal_params")
+
+
 @declare("global", needs=("server",))
 class FedIoT:
     """Autoencoders of several modalities with a classifier on the server.
@@ -118,10 +122,7 @@ class FedIoT:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg of autoencoders; ``aggregate`` trains the classifier."""
-        body, training = (
-            weights_not_in(context.network.head),
-            head_pass(context, self.server_epochs),
-        )
+        body = weights_not_in(context.network.head)
         base = recipe(
             context,
             terms=(reconstruction_term(context),),
@@ -130,48 +131,72 @@ class FedIoT:
                 context, self.width, variables["params"]
             ),
         )
-        local = single_pass(base)
-        without_decoders = send_all_but("personal_params")
-
-        def init(variables: Variables) -> tuple[FedIoTServer, Tree]:
-            server, client = base.init(variables)
-            decoders, number = client["personal_params"], torch.zeros((), dtype=torch.int64)
-            return {**server, "decoders": decoders, "round": number}, without_decoders(client)
-
-        def begin(server: FedIoTServer, client: RecipeClient) -> RecipeWork:
-            return local.begin(server, {**client, "personal_params": server["decoders"]})
-
-        def end(
-            server: FedIoTServer, client: RecipeClient, work: RecipeWork
-        ) -> tuple[Tree, FedIoTUpload]:
-            client, upload = local.end(server, client, work)
-            decoders, model = client["personal_params"], select(upload, body)
-            sent: FedIoTUpload = {
-                "params": model["params"],
-                "buffers": model["buffers"],
-                "decoders": decoders,
-            }
-            return without_decoders(client), sent
-
-        def aggregate(
-            server: FedIoTServer, clients: RecipeClient, uploads: FedIoTUpload, n: Tensor
-        ) -> tuple[Tree, RecipeClient]:
-            assert context.server_training is not None
-            number = server["round"] + 1
-            averaged = trees.overlay(server, trees.mean(uploads, n))
-            model: Variables = {"params": averaged["params"], "buffers": averaged["buffers"]}
-            trained = context.server_training(training, model, int(number))
-            return {**averaged, **trained, "round": number}, clients
-
-        averaging: Method = base
+        steps = FedIoTSteps(self, base, context)
+        method: Method = base
         return replace(
-            averaging,
-            init=init,
-            passes=(replace(local, begin=begin, end=end),),
-            aggregate=WeightedAverage(aggregate),
+            method,
+            init=steps.init,
+            passes=(replace(single_pass(method), begin=steps.begin, end=steps.end),),
+            aggregate=WeightedAverage(steps.aggregate),
             views={"global": shared_model},
             send=send_all_but("round"),
         )
+
+
+@dataclass(frozen=True, eq=False)
+class FedIoTSteps:
+    """Functions of the pass of FedIoT, and what the server does.
+
+    Attributes:
+        options: The keys of the method.
+        base: FedAvg of encoders and decoders.
+        context: The context in which the method is built.
+    """
+
+    options: FedIoT
+    base: Recipe
+    context: BuildContext
+
+    def init(self, variables: Variables) -> tuple[FedIoTServer, Tree]:
+        """Return FedAvg's states; the decoders are the server's."""
+        server, client = self.base.init(variables)
+        decoders, number = client["personal_params"], torch.zeros((), dtype=torch.int64)
+        return {**server, "decoders": decoders, "round": number}, without_decoders(client)
+
+    def begin(self, server: FedIoTServer, client: RecipeClient) -> RecipeWork:
+        """Begin training at the server's decoders."""
+        return single_pass(self.base).begin(
+            server, {**client, "personal_params": server["decoders"]}
+        )
+
+    def end(
+        self, server: FedIoTServer, client: RecipeClient, work: RecipeWork
+    ) -> tuple[Tree, FedIoTUpload]:
+        """Upload encoder and decoders."""
+        client, upload = single_pass(self.base).end(server, client, work)
+        decoders, model = (
+            client["personal_params"],
+            select(upload, weights_not_in(self.context.network.head)),
+        )
+        sent: FedIoTUpload = {
+            "params": model["params"],
+            "buffers": model["buffers"],
+            "decoders": decoders,
+        }
+        return without_decoders(client), sent
+
+    def aggregate(
+        self, server: FedIoTServer, clients: RecipeClient, uploads: FedIoTUpload, n: Tensor
+    ) -> tuple[Tree, RecipeClient]:
+        """Average the uploads, and train the classifier on the server's samples."""
+        assert self.context.server_training is not None
+        number = server["round"] + 1
+        averaged = trees.overlay(server, trees.mean(uploads, n))
+        model: Variables = {"params": averaged["params"], "buffers": averaged["buffers"]}
+        trained = self.context.server_training(
+            head_pass(self.context, self.options.server_epochs), model, int(number)
+        )
+        return {**averaged, **trained, "round": number}, clients
 
 
 def head_pass(context: BuildContext, epochs: int) -> Pass:

@@ -24,8 +24,8 @@ iteration.
 
 from __future__ import annotations
 
-import itertools
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -140,52 +140,20 @@ class FedL2P:
         if "bn" in learns:
             check_batch_norm(l2p_network, "fedl2p")
 
-        def init(variables: Variables) -> tuple[FedL2PServer, Tree]:
-            template = trees.leaves(variables["params"])[0]
-            sigmoid = self.bn_output == "sigmoid"
-            meta = l2p_network.initial_nets(context, template, learns, self.bn_begin, sigmoid)
-            speaking = {"constant": self.told == "nothing", "sigmoid": sigmoid}
-            rules = tuple(name for name, is_active in speaking.items() if is_active)
-            server: FedL2PServer = {
-                "origin": select(variables, all_weights),
-                "meta": meta,
-                "fixed": l2p_network.fixed_values(context, template, learns, self.beta, rules),
-                "best": meta,
-                "lowest": template.new_full((), torch.finfo(template.dtype).max),
-            }
-            return server, {
-                **l2p_network.zero_client_state(template),
-                "held": template.new_zeros(()),
-            }
-
-        def conclude(is_last: bool) -> Any:
-            def end(
-                server: FedL2PServer, client: FedL2PClient, work: MetaWork
-            ) -> tuple[IteratingClient, Tree]:
-                next_client = client_after_iteration(client, work, is_last)
-                if not is_last:
-                    return next_client, {}
-                meta = next_client.pop("meta")
-                hyper = l2p_network.hyperparameters(meta, server["fixed"], client["statistics"])
-                judged = client["judged"] / self.iterations
-                upload: FedL2PUpload = {"meta": meta, "judged": judged, "held": client["held"]}
-                return {**next_client, "hyper": hyper}, upload
-
-            return end
-
         rates = {"bn": self.bn_lr, "lr": self.lr_lr, "tilde": self.tilde_lr}
         rules = MetaTrainingOptions(self.gradient, self.psi, self.neumann, rates, self.clip)
         learning = MetaTraining(l2p_network, rules)
-        steps: list[tuple[Pass, ...]] = [
-            learning.passes(conclude(k + 1 == self.iterations)) for k in range(self.iterations)
-        ]
+        steps = FedL2PSteps(self, l2p_network, context, learns)
+        iteration = learning.passes(keep_nets)
+        last_iteration = learning.passes(steps.send_nets)
         passes: tuple[Pass | Sweep, ...] = (
             validation_count_sweep(),
             statistics_sweep(l2p_network, server_model),
-            *itertools.chain.from_iterable(steps),
+            *iteration * (self.iterations - 1),
+            *last_iteration,
         )
         return Method(
-            init,
+            steps.init,
             passes,
             average_and_keep_best,
             {"global": stored},
@@ -193,6 +161,64 @@ class FedL2P:
             trace=lambda server: {"lowest": server["lowest"]},
             trace_clients=client_hyperparameters,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class FedL2PSteps:
+    """Functions of the passes of FedL2P.
+
+    Attributes:
+        options: The keys of the method.
+        l2p_network: The network that is fine-tuned.
+        context: The context in which the method is built.
+        learns: Names of the nets that are trained.
+    """
+
+    options: FedL2P
+    l2p_network: L2PNetwork
+    context: BuildContext
+    learns: tuple[str, ...]
+
+    def init(self, variables: Variables) -> tuple[FedL2PServer, Tree]:
+        """Return the states: first nets, and the values that no net self.learns."""
+        template = trees.leaves(variables["params"])[0]
+        sigmoid = self.options.bn_output == "sigmoid"
+        meta = self.l2p_network.initial_nets(
+            self.context, template, self.learns, self.options.bn_begin, sigmoid
+        )
+        speaking = {"constant": self.options.told == "nothing", "sigmoid": sigmoid}
+        rules = tuple(name for name, is_active in speaking.items() if is_active)
+        server: FedL2PServer = {
+            "origin": select(variables, all_weights),
+            "meta": meta,
+            "fixed": self.l2p_network.fixed_values(
+                self.context, template, self.learns, self.options.beta, rules
+            ),
+            "best": meta,
+            "lowest": template.new_full((), torch.finfo(template.dtype).max),
+        }
+        return server, {
+            **self.l2p_network.zero_client_state(template),
+            "held": template.new_zeros(()),
+        }
+
+    def send_nets(
+        self, server: FedL2PServer, client: FedL2PClient, work: MetaWork
+    ) -> tuple[IteratingClient, FedL2PUpload]:
+        """End the last iteration: upload the nets, and keep what they predict."""
+        next_client = client_after_iteration(client, work, is_last=True)
+        meta = next_client.pop("meta")
+        hyper = self.l2p_network.hyperparameters(meta, server["fixed"], client["statistics"])
+        judged = client["judged"] / self.options.iterations
+        upload: FedL2PUpload = {"meta": meta, "judged": judged, "held": client["held"]}
+        return {**next_client, "hyper": hyper}, upload
+
+
+def keep_nets(
+    server: FedL2PServer, client: FedL2PClient, work: MetaWork
+) -> tuple[IteratingClient, Tree]:
+    """End an iteration, and keep the nets for the next one."""
+    return client_after_iteration(client, work, is_last=False), {}
 
 
 def stored(server: FedL2PServer, client: object) -> ScoredModel:

@@ -165,13 +165,15 @@ def weights_pass(context: BuildContext, epochs: int, rate: float) -> Pass:
         params, state = adam.step(work["params"], grads, work["optimizer"], rate + 0 * lr)
         return {**work, "params": params, "optimizer": state, "buffers": aux["buffers"]}
 
-    def end(
-        server: object, client: UploadedModels, work: LearningWork
-    ) -> tuple[WeightedModel, Tree]:
-        gamma = work["params"]["g"].exp()
-        return {"params": mixture(work), "buffers": work["buffers"], "gamma": gamma}, {}
+    return Pass(begin, loss, update, end_learning, Sampling(epochs=epochs))
 
-    return Pass(begin, loss, update, end, Sampling(epochs=epochs))
+
+def end_learning(
+    server: object, client: UploadedModels, work: LearningWork
+) -> tuple[WeightedModel, Tree]:
+    """Return the mixture, the statistics and gamma."""
+    gamma = work["params"]["g"].exp()
+    return {"params": mixture(work), "buffers": work["buffers"], "gamma": gamma}, {}
 
 
 def mixture(work: LearningWork) -> Weights:

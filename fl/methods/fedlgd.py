@@ -37,6 +37,7 @@ from fl.api import (
     Index,
     Method,
     NonNegative,
+    Pass,
     Positive,
     RecipeUpload,
     Share,
@@ -132,20 +133,9 @@ class FedLGD:
         local_images.check_image_inputs(context)
         distilling = self.server_steps, self.image_lr, self.image_momentum
         anchors = GlobalImages(context, self.global_images, self.is_distilling, *distilling)
-        term = shared_image_term(self.lam, self.regulariser, self.tau, anchors.labelled_copy)
-        plain, harmonious = recipe(context), recipe(context, terms=(cross_entropy, term))
+        plain = recipe(context)
         matching = MatchingOptions(self.real, self.image_lr, self.image_momentum)
         warming = distribution_matching(context, matching, lambda round_: self.warmup, "new")
-        passes = (
-            distribution_matching(context, matching, self._refreshes, "shared"),
-            train_on_local_and_global(single_pass(plain), anchors, self.images, self.is_distilling),
-            train_on_local_and_global(
-                single_pass(harmonious),
-                anchors,
-                self.images,
-                lambda round_: not self.is_distilling(round_),
-            ),
-        )
 
         def init(variables: Variables) -> tuple[FedLGDServer, GlobalClient]:
             server, client = plain.init(variables)
@@ -171,7 +161,7 @@ class FedLGD:
 
         return Method(
             init,
-            passes,
+            self.passes(context, matching, anchors),
             aggregate,
             {"global": evaluated},
             earlier_phases=(
@@ -185,6 +175,25 @@ class FedLGD:
             },
             check_clients=local_images.require_samples(self.images),
             server_work=(anchors.server_work(),),
+        )
+
+    def passes(
+        self, context: BuildContext, matching: MatchingOptions, anchors: GlobalImages
+    ) -> tuple[Pass, ...]:
+        """Return a pass that makes images, one for the rounds tau and one for all other rounds."""
+        term = shared_image_term(self.lam, self.regulariser, self.tau, anchors.labelled_copy)
+        harmonious = recipe(context, terms=(cross_entropy, term))
+        return (
+            distribution_matching(context, matching, self._refreshes, "shared"),
+            train_on_local_and_global(
+                single_pass(recipe(context)), anchors, self.images, self.is_distilling
+            ),
+            train_on_local_and_global(
+                single_pass(harmonious),
+                anchors,
+                self.images,
+                lambda round_: not self.is_distilling(round_),
+            ),
         )
 
     def is_distilling(self, round_: int) -> bool:

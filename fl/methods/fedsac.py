@@ -149,39 +149,9 @@ class FedSaC:
         held_by_all = common_names(context) if context.missing_weights else frozenset()
         common = [name for name in names if name in held_by_all]
 
-        def weigh(
-            server: MixtureServer, clients: MixtureClient, uploads: FedSaCUpload, n: Tensor
-        ) -> dict[str, Tensor]:
-            number = int(server["round"]) + 1
-            alpha = self.alpha if number <= self.until * context.training.rounds + 1e-9 else 0.0
-            cooperating = draw_collaborators(
-                clients["id"], self.collaborators, context.seed, number
-            )
-            angles = self.angles_between(clients["id"], uploads["basis"], context.seed, number)
-            weights = partial(fedsac_weights, alpha=alpha, beta=self.beta)
-            weights_by_modality = [
-                weights_among(
-                    rows,
-                    cooperating,
-                    n,
-                    weights,
-                    (self.likeness(server, uploads, names_held), angles),
-                )
-                for rows, names_held in rows_by_modality(context, clients, names)
-            ]
-            matrices = dict(zip(MATRICES, torch.stack(weights_by_modality).sum(0), strict=True))
-            if common:
-                weights, all_rows = partial(weights, alpha=0.0), torch.arange(len(n))
-                likeness = self.likeness(server, uploads, common)
-                common_weights = weights_among(
-                    all_rows, cooperating, n, weights, (likeness, angles)
-                )
-                matrices[COMMON_WEIGHTS] = common_weights[0]
-            return matrices
-
         return model_mixtures.mixture_method(
             context,
-            weigh,
+            partial(self.weigh, context, names, common),
             mu=self.lam,
             regulariser=self.regulariser,
             mixed_share=self.mixed,
@@ -189,6 +159,50 @@ class FedSaC:
             sweep=direction_sweep(network, self.k, self.centred, self.samples),
             check_clients=partial(check_samples, "fedsac", self.k),
         )
+
+    def weigh(
+        self,
+        context: BuildContext,
+        names: list[str],
+        common: list[str],
+        server: MixtureServer,
+        clients: MixtureClient,
+        uploads: FedSaCUpload,
+        n: Tensor,
+    ) -> dict[str, Tensor]:
+        """Return the matrices between a round's participants, for `mixture_method`.
+
+        Args:
+            context: The context in which the method is built.
+            names: Names of the parameters that are compared.
+            common: Those that clients of all modalities hold, if there are several modalities.
+            server: The server's state.
+            clients: States of the participants, stacked.
+            uploads: Their uploads, stacked.
+            n: Their numbers of training samples, [K].
+        """
+        number = int(server["round"]) + 1
+        alpha = self.alpha if number <= self.until * context.training.rounds + 1e-9 else 0.0
+        cooperating = draw_collaborators(clients["id"], self.collaborators, context.seed, number)
+        angles = self.angles_between(clients["id"], uploads["basis"], context.seed, number)
+        weights = partial(fedsac_weights, alpha=alpha, beta=self.beta)
+        weights_by_modality = [
+            weights_among(
+                rows,
+                cooperating,
+                n,
+                weights,
+                (self.likeness(server, uploads, names_held), angles),
+            )
+            for rows, names_held in rows_by_modality(context, clients, names)
+        ]
+        matrices = dict(zip(MATRICES, torch.stack(weights_by_modality).sum(0), strict=True))
+        if common:
+            weights, all_rows = partial(weights, alpha=0.0), torch.arange(len(n))
+            likeness = self.likeness(server, uploads, common)
+            common_weights = weights_among(all_rows, cooperating, n, weights, (likeness, angles))
+            matrices[COMMON_WEIGHTS] = common_weights[0]
+        return matrices
 
     def angles_between(self, ids: Tensor, bases: Tensor, seed: int, number: int) -> Tensor:
         """Return the complementarity of all participants' directions in a round, [K, K]."""

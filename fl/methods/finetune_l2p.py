@@ -13,6 +13,7 @@ Steps are plain ones, without momentum, weight decay and schedule.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, TypedDict
 
 from fl.api import (
@@ -28,6 +29,7 @@ from fl.api import (
     trees,
 )
 from fl.blocks.exchange import aggregate_nothing
+from fl.blocks.first_round import is_first
 from fl.blocks.l2p_network import L2PNetwork, MeasuredClient, TuningWork
 from fl.blocks.l2p_tuning import (
     TUNING_SPLITS,
@@ -81,47 +83,64 @@ class FineTuneL2P:
         """A sweep before the first round; then fine-tuning from round to round."""
         check_no_added_loss(context, "finetune-l2p")
         l2p_network, split = L2PNetwork(context), TUNING_SPLITS[self.samples]
-
-        def init(variables: Any) -> tuple[NetsServer, FineTuneClient]:
-            template = trees.leaves(variables["params"])[0]
-            # Without stored nets, in a rehearsal, they are fresh ones.
-            learns = ("bn", "lr") if l2p_network.normalised else ("lr",)
-            meta = variables.get("meta") or l2p_network.initial_nets(context, template, learns)
-            fixed = l2p_network.fixed_values(context, template, learns, 1.0)
-            server: NetsServer = {"meta": meta, "fixed": variables.get("fixed", fixed)}
-            model = select(variables, all_weights)
-            model["buffers"] = l2p_network.restarted_buffers(model["buffers"])
-            stored = l2p_network.running_statistics(variables["buffers"])
-            return server, {**model, "stored": stored, **l2p_network.zero_client_state(template)}
-
-        def origin(server: object, client: FineTuneClient) -> Variables:
-            return {
-                "params": client["params"],
-                "buffers": {**client["buffers"], **client["stored"]},
-            }
-
-        def begin(server: object, client: FineTuneClient) -> TuningWork:
-            model = (client["params"], client["buffers"], client["stored"])
-            return l2p_network.work_tree(*model, client["hyper"])
-
-        def end(
-            server: object, client: FineTuneClient, work: TuningWork
-        ) -> tuple[FineTuneClient, Tree]:
-            return {**client, "params": work["params"], "buffers": work["buffers"]}, {}
-
-        def personal(server: object, client: FineTuneClient) -> Variables:
-            beta = client["hyper"]["beta"]
-            buffers = l2p_network.mixed_buffers(client["buffers"], client["stored"], beta)
-            return {"params": client["params"], "buffers": buffers}
-
-        sweep = statistics_sweep(
-            l2p_network, origin, split, lambda round_: round_ == 1, with_hyperparameters=True
-        )
-        passes = (sweep, tuning_pass(l2p_network, begin, end, Sampling(split)))
+        steps = FineTuneL2PSteps(l2p_network, context)
+        sweep = statistics_sweep(l2p_network, origin, split, is_first, with_hyperparameters=True)
         return Method(
-            init,
-            passes,
+            steps.init,
+            (sweep, tuning_pass(l2p_network, steps.begin, end, Sampling(split))),
             aggregate_nothing,
-            {"personal": personal},
+            {"personal": steps.personal},
             trace_clients=client_hyperparameters,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class FineTuneL2PSteps:
+    """Functions of the pass and the view of `FineTuneL2P`.
+
+    Attributes:
+        l2p_network: The network that is fine-tuned.
+        context: The context in which the method is built.
+    """
+
+    l2p_network: L2PNetwork
+    context: BuildContext
+
+    def init(self, variables: Any) -> tuple[NetsServer, FineTuneClient]:
+        """Return the states: stored nets, and the stored model with new statistics."""
+        template = trees.leaves(variables["params"])[0]
+        # Without stored nets, in a rehearsal, they are fresh ones.
+        learns = ("bn", "lr") if self.l2p_network.normalised else ("lr",)
+        meta = variables.get("meta") or self.l2p_network.initial_nets(
+            self.context, template, learns
+        )
+        fixed = self.l2p_network.fixed_values(self.context, template, learns, 1.0)
+        server: NetsServer = {"meta": meta, "fixed": variables.get("fixed", fixed)}
+        model = select(variables, all_weights)
+        model["buffers"] = self.l2p_network.restarted_buffers(model["buffers"])
+        stored = self.l2p_network.running_statistics(variables["buffers"])
+        return server, {**model, "stored": stored, **self.l2p_network.zero_client_state(template)}
+
+    def begin(self, server: object, client: FineTuneClient) -> TuningWork:
+        """Begin fine-tuning at the client's model."""
+        model = (client["params"], client["buffers"], client["stored"])
+        return self.l2p_network.work_tree(*model, client["hyper"])
+
+    def personal(self, server: object, client: FineTuneClient) -> Variables:
+        """Return the client's model, with mixed statistics, as a view."""
+        beta = client["hyper"]["beta"]
+        buffers = self.l2p_network.mixed_buffers(client["buffers"], client["stored"], beta)
+        return {"params": client["params"], "buffers": buffers}
+
+
+def origin(server: object, client: FineTuneClient) -> Variables:
+    """Return the stored model, of which layers are measured."""
+    return {
+        "params": client["params"],
+        "buffers": {**client["buffers"], **client["stored"]},
+    }
+
+
+def end(server: object, client: FineTuneClient, work: TuningWork) -> tuple[FineTuneClient, Tree]:
+    """Keep the tuned model."""
+    return {**client, "params": work["params"], "buffers": work["buffers"]}, {}

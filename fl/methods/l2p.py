@@ -16,7 +16,7 @@ have no nets, so there must be none.
 
 from __future__ import annotations
 
-import itertools
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fl.api import (
@@ -106,53 +106,71 @@ class L2P:
             )
         l2p_network = L2PNetwork(context)
         check_batch_norm(l2p_network, "l2p")
-        split = TUNING_SPLITS[self.samples]
+        split, rounds = TUNING_SPLITS[self.samples], context.training.rounds
 
-        def init(variables: Variables) -> tuple[L2PServer, Tree]:
-            template = trees.leaves(variables["params"])[0]
-            model = select(variables, all_weights)
-            meta = l2p_network.initial_nets(context, template, ("bn", "lr"))
-            server: L2PServer = {"origin": model, "meta": meta, "fixed": {}}
-            return server, {**model, "meta": meta, **l2p_network.zero_client_state(template)}
+        def is_earlier(round_: int) -> bool:
+            return round_ < rounds
 
-        def conclude(
-            server: L2PServer, client: IteratingClient, work: MetaWork
-        ) -> tuple[IteratingClient, Tree]:
-            return client_after_iteration(client, work, is_last=True), {}
-
-        def begin(server: L2PServer, client: L2PClient) -> TuningWork:
-            origin = server["origin"]
-            fresh = l2p_network.restarted_buffers(origin["buffers"])
-            return l2p_network.work_tree(
-                origin["params"], fresh, origin["buffers"], client["hyper"]
-            )
-
-        def end(server: L2PServer, client: L2PClient, work: TuningWork) -> tuple[L2PClient, Tree]:
-            stored = server["origin"]["buffers"]
-            buffers = l2p_network.mixed_buffers(work["buffers"], stored, client["hyper"]["beta"])
-            return {**client, "params": work["params"], "buffers": buffers}, {}
-
-        rounds = context.training.rounds
-        rates = {"bn": self.bn_lr, "lr": self.lr_lr, "tilde": self.tilde_lr}
-        rules = MetaTrainingOptions("implicit", self.psi, self.neumann, rates, self.clip)
-        learning = MetaTraining(l2p_network, rules, is_due=lambda round_: round_ < rounds)
-        steps = [learning.passes(conclude) for _ in range(self.iterations)]
-
-        def last(round_: int) -> bool:
+        def is_last(round_: int) -> bool:
             return round_ == rounds
 
+        rates = {"bn": self.bn_lr, "lr": self.lr_lr, "tilde": self.tilde_lr}
+        rules = MetaTrainingOptions("implicit", self.psi, self.neumann, rates, self.clip)
+        iteration = MetaTraining(l2p_network, rules, is_due=is_earlier).passes(conclude)
+        steps = L2PSteps(l2p_network, context)
         passes: tuple[Pass | Sweep, ...] = (
-            statistics_sweep(l2p_network, server_model, is_due=lambda round_: round_ < rounds),
-            *itertools.chain.from_iterable(steps),
-            statistics_sweep(l2p_network, server_model, split, last, with_hyperparameters=True),
-            tuning_pass(l2p_network, begin, end, Sampling(split, is_active=last)),
+            statistics_sweep(l2p_network, server_model, is_due=is_earlier),
+            *iteration * self.iterations,
+            statistics_sweep(l2p_network, server_model, split, is_last, with_hyperparameters=True),
+            tuning_pass(l2p_network, steps.begin, steps.end, Sampling(split, is_active=is_last)),
         )
-        views = {"personal": lambda server, client: select(client, all_weights)}
         return Method(
-            init,
+            steps.init,
             passes,
             aggregate_nothing,
-            views,
+            {"personal": lambda server, client: select(client, all_weights)},
             send=lambda server: {key: server[key] for key in ("origin", "fixed")},
             trace_clients=client_hyperparameters,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class L2PSteps:
+    """Functions of the passes of L2P.
+
+    Attributes:
+        l2p_network: The network that is fine-tuned.
+        context: The context in which the method is built.
+    """
+
+    l2p_network: L2PNetwork
+    context: BuildContext
+
+    def init(self, variables: Variables) -> tuple[L2PServer, Tree]:
+        """Return the states: a client has first nets of its own."""
+        template = trees.leaves(variables["params"])[0]
+        model = select(variables, all_weights)
+        meta = self.l2p_network.initial_nets(self.context, template, ("bn", "lr"))
+        server: L2PServer = {"origin": model, "meta": meta, "fixed": {}}
+        return server, {**model, "meta": meta, **self.l2p_network.zero_client_state(template)}
+
+    def begin(self, server: L2PServer, client: L2PClient) -> TuningWork:
+        """Begin fine-tuning of the stored model."""
+        origin = server["origin"]
+        fresh = self.l2p_network.restarted_buffers(origin["buffers"])
+        return self.l2p_network.work_tree(
+            origin["params"], fresh, origin["buffers"], client["hyper"]
+        )
+
+    def end(self, server: L2PServer, client: L2PClient, work: TuningWork) -> tuple[L2PClient, Tree]:
+        """Keep the tuned model, with the statistics by which it is evaluated."""
+        stored = server["origin"]["buffers"]
+        buffers = self.l2p_network.mixed_buffers(work["buffers"], stored, client["hyper"]["beta"])
+        return {**client, "params": work["params"], "buffers": buffers}, {}
+
+
+def conclude(
+    server: L2PServer, client: IteratingClient, work: MetaWork
+) -> tuple[IteratingClient, Tree]:
+    """End an iteration, and keep the nets."""
+    return client_after_iteration(client, work, is_last=True), {}

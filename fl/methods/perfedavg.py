@@ -21,7 +21,7 @@ alteration adapts to what was seen in the second half.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from torch import Tensor
@@ -32,10 +32,12 @@ from fl.api import (
     BuildContext,
     FedloomError,
     Method,
+    Network,
     Output,
     Positive,
     RecipeServer,
     RecipeWork,
+    Task,
     Tree,
     Weights,
     declare,
@@ -76,37 +78,8 @@ class PerFedAvg:
         local, alterations = single_pass(base), Alterations(context.alterations)
         network.alter(alterations.layers)
 
-        def loss(server: RecipeServer, work: RecipeWork, batch: Batch) -> tuple[Tensor, Tree]:
-            # Every other sample, so that what fills up a last batch falls to both halves.
-            halves = (trees.take(batch, slice(i, None, 2)) for i in (0, 1))
-            inner, outer = map(alterations.change_batch, halves)
-
-            def forward(params: Tree, buffers: Weights, half_batch: Batch) -> tuple[Output, Tree]:
-                alter, observations = alterations.functions(work.get("alterations", {}), half_batch)
-                x, key = half_batch["x"], half_batch.get("key")
-                return network.train(
-                    params, buffers, x, nested=True, key=key, alter=alter
-                ), observations
-
-            def inner_loss(params: Tree) -> tuple[Tensor, Tree]:
-                output, _ = forward(params, work["buffers"], inner)
-                return context.task.loss(output.outputs, inner), output.buffers
-
-            def outer_loss(params: Tree, buffers: Weights) -> tuple[Tensor, Tree]:
-                output, observations = forward(params, buffers, outer)
-                aux = {"buffers": output.buffers, "alterations": observations}
-                return context.task.loss(output.outputs, outer), aux
-
-            is_second = self.order == "second"
-            direction, moved = trees.gradient(inner_loss, work["params"], differentiable=is_second)
-            adapted = trees.apply(lambda w, g: w - self.alpha * g, work["params"], direction)
-            buffers = moved if self.statistics == "both" else work["buffers"]
-            if self.order == "free":
-                return self.free(inner_loss, outer_loss, work["params"], adapted, buffers)
-            value, aux = outer_loss(adapted, buffers)
-            return value, dict(aux)
-
-        return replace(base, passes=(replace(local, loss=loss),))
+        meta = MetaLoss(self, network, context.task, alterations)
+        return replace(base, passes=(replace(local, loss=meta.loss),))
 
     def free(
         self, inner_loss: Judge, outer_loss: Any, params: Tree, adapted: Tree, buffers: Weights
@@ -135,3 +108,54 @@ class PerFedAvg:
         )
         surrogate = trees.inner_product(params, slope)
         return second["value"] + surrogate - surrogate.detach(), second["aux"]
+
+
+@dataclass(frozen=True, eq=False)
+class MetaLoss:
+    """Loss F(w) = f(w - alpha grad f(w; D); D') of a step.
+
+    Attributes:
+        options: The keys of the method.
+        network: The network, with alterations.
+        task: The task, whose loss is f.
+        alterations: The study's alterations of features.
+    """
+
+    options: PerFedAvg
+    network: Network
+    task: Task
+    alterations: Alterations
+
+    def loss(self, server: RecipeServer, work: RecipeWork, batch: Batch) -> tuple[Tensor, Tree]:
+        """Return F(w) on a batch that is cut in two."""
+        # Every other sample, so that what fills up a last batch falls to both halves.
+        halves = (trees.take(batch, slice(i, None, 2)) for i in (0, 1))
+        inner, outer = map(self.alterations.change_batch, halves)
+
+        def inner_loss(params: Tree) -> tuple[Tensor, Tree]:
+            output, _ = self.forward(work, params, work["buffers"], inner)
+            return self.task.loss(output.outputs, inner), output.buffers
+
+        def outer_loss(params: Tree, buffers: Weights) -> tuple[Tensor, Tree]:
+            output, observations = self.forward(work, params, buffers, outer)
+            aux = {"buffers": output.buffers, "alterations": observations}
+            return self.task.loss(output.outputs, outer), aux
+
+        is_second = self.options.order == "second"
+        direction, moved = trees.gradient(inner_loss, work["params"], differentiable=is_second)
+        adapted = trees.apply(lambda w, g: w - self.options.alpha * g, work["params"], direction)
+        buffers = moved if self.options.statistics == "both" else work["buffers"]
+        if self.options.order == "free":
+            return self.options.free(inner_loss, outer_loss, work["params"], adapted, buffers)
+        value, aux = outer_loss(adapted, buffers)
+        return value, dict(aux)
+
+    def forward(
+        self, work: RecipeWork, params: Tree, buffers: Weights, half_batch: Batch
+    ) -> tuple[Output, Tree]:
+        """Return the outputs on half of a batch, and what its alterations observe."""
+        alter, observations = self.alterations.functions(work.get("alterations", {}), half_batch)
+        x, key = half_batch["x"], half_batch.get("key")
+        return self.network.train(
+            params, buffers, x, nested=True, key=key, alter=alter
+        ), observations

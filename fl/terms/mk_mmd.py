@@ -27,8 +27,10 @@ from fl.api import (
     NonNegative,
     Periodic,
     Tree,
+    Variables,
+    Weights,
 )
-from fl.blocks.drift import Drift, check_two_samples, update_where_different
+from fl.blocks.drift import Drift, LayerFeatures, check_two_samples, update_where_different
 from fl.blocks.mmd import (
     GRID,
     Convention,
@@ -85,11 +87,11 @@ class MKMMD:
         evaluate = partial(kernel_statistics, convention=self.convention, biased=self.biased)
         solve = optimal_kernel_weights if self.solver == "exact" else optimal_kernel_weights_cvxpy
 
-        def start(variables: Tree) -> Tree:
+        def start(variables: Variables) -> Weights:
             example = next(iter(variables["params"].values()))
             return dict.fromkeys(self.layers, example.new_full((self.kernels,), 1 / self.kernels))
 
-        def term(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
+        def term(forward: Forward, state: Weights) -> tuple[Tensor, Tree]:
             layers = drift.features(forward)
             penalties = [
                 estimate(pair["own"], pair["shared"], gammas, state[name])
@@ -97,8 +99,8 @@ class MKMMD:
             ]
             return self.mu * torch.stack(penalties).sum(), dict(layers)
 
-        def adapt(state: Tree, layers: Tree) -> Tree:
-            next_state: Tree = {}
+        def adapt(state: Weights, layers: LayerFeatures) -> Weights:
+            next_state: Weights = {}
             for name, pair in layers.items():
                 statistics, covariance = evaluate(pair["own"], pair["shared"], gammas)
                 solved = {name: solve(statistics, covariance, self.ridge)}
@@ -106,12 +108,14 @@ class MKMMD:
                 next_state = {**next_state, **new}
             return next_state
 
-        def keep_state(state: Tree, layers: Tree) -> Tree:
-            return dict(state)
-
         periodic = Periodic(self.every, self.first, self.batches, drift.look)
         refresh = periodic if self.update == "periodic" else None
         adapt_state = keep_state if self.update == "never" else adapt
         return AdaptiveTerm(
             "mk-mmd", start, term, adapt_state, refresh, drift.reference, self.layers
         )
+
+
+def keep_state(state: Weights, layers: LayerFeatures) -> Weights:
+    """Return the state as it is."""
+    return state

@@ -10,8 +10,9 @@ client.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypedDict
 
 import torch
 from torch import Tensor
@@ -23,9 +24,11 @@ from fl.api import (
     Count,
     Forward,
     NonNegative,
+    Optimizer,
     Periodic,
     Positive,
     Tree,
+    Variables,
     adamw,
     rng,
     trees,
@@ -48,6 +51,18 @@ DISTANCES_AT_ONCE = 2**26
 
 It is a constant, because the grouping of clients may decide the last bits of a result.
 """
+
+
+class LayerKernel(TypedDict):
+    """State of a layer.
+
+    Attributes:
+        kernel: Parameters of its kernel, see `fl.blocks.deep_kernel.DeepKernel`.
+        optimizer: State of the kernel's optimizer.
+    """
+
+    kernel: Tree
+    optimizer: Tree
 
 
 @dataclass(frozen=True)
@@ -86,58 +101,81 @@ class MMDD:
         """Return the term, with a kernel and its optimizer for every layer as its state."""
         check_two_samples(context, "mmd-d")
         drift = Drift.tapping(context, self.layers, self.normalise)
-        optimizer = adamw(WEIGHT_DECAY)
-
-        def start(variables: Tree) -> Tree:
-            example, width = (
-                next(iter(variables["params"].values())),
-                drift.widths(context, variables),
-            )
-            state = {}
-            for name in self.layers:
-                seed = rng.torch_seed(context.seed, "deep kernel", name)
-                kernel = trees.to(
-                    DeepKernel.start(width[name], seed, example.dtype), example.device
-                )
-                state[name] = {"kernel": kernel, "optimizer": optimizer.init(kernel)}
-            return state
-
-        def squared(kernel: Tree, pair: Tree) -> Tensor:
-            def mmd2(x: Tensor, y: Tensor, *leaves: Tensor) -> Tensor:
-                return DeepKernel(kernel, self.form).with_params(leaves).mmd2(x, y)
-
-            return call_on_stacks(mmd2, pair["own"], pair["shared"], *trees.leaves(kernel))
-
-        def term(forward: Forward, state: Tree) -> tuple[Tensor, Tree]:
-            layers = drift.features(forward)
-            penalties = [squared(state[name]["kernel"], pair) for name, pair in layers.items()]
-            return self.mu * torch.stack(penalties).sum(), dict(layers)
-
-        def train_kernel(state: Tree, pair: Tree) -> Tree:
-            """Return one layer's kernel after ``steps`` steps that increase equation 3."""
-            kernel, moments, x, y = state["kernel"], state["optimizer"], pair["own"], pair["shared"]
-            plain = three_distances(x, y)
-            for shift in range(1, self.steps + 1):
-                _, up = DeepKernel(kernel, self.form).ascent(x, y, shift=shift, plain=plain)
-                kernel, moments = optimizer.step(
-                    kernel, trees.apply(torch.neg, up), moments, self.lr
-                )
-            return update_where_different({"kernel": kernel, "optimizer": moments}, state, pair)
-
-        def adapt(state: Tree, layers: Tree) -> Tree:
-            return {name: train_kernel(state[name], pair) for name, pair in layers.items()}
-
-        def adapt_in_groups(state: Tree, layers: Tree) -> Tree:
-            rows = trees.leaves(layers)[0].shape[-2]
-            return apply_in_groups(
-                adapt, state, layers, max(1, DISTANCES_AT_ONCE // (3 * rows * rows))
-            )
-
-        if self.update == "step":
-            return AdaptiveTerm(
-                "mmd-d", start, term, adapt, reference=drift.reference, taps=self.layers
-            )
+        steps = MMDDSteps(self, context, drift, adamw(WEIGHT_DECAY))
+        is_periodic = self.update == "periodic"
         refresh = Periodic(self.every, self.first, self.batches, drift.look)
         return AdaptiveTerm(
-            "mmd-d", start, term, adapt_in_groups, refresh, drift.reference, self.layers
+            "mmd-d",
+            steps.start,
+            steps.term,
+            steps.adapt_in_groups if is_periodic else steps.adapt,
+            refresh if is_periodic else None,
+            drift.reference,
+            self.layers,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MMDDSteps:
+    """Functions of the term.
+
+    Attributes:
+        options: The keys of the term.
+        context: The context in which the method is built.
+        drift: The features that are compared.
+        optimizer: The optimizer of the kernels.
+    """
+
+    options: MMDD
+    context: BuildContext
+    drift: Drift
+    optimizer: Optimizer
+
+    def start(self, variables: Variables) -> dict[str, LayerKernel]:
+        """Return a first kernel for every layer."""
+        example, width = (
+            next(iter(variables["params"].values())),
+            self.drift.widths(self.context, variables),
+        )
+        state: dict[str, LayerKernel] = {}
+        for name in self.options.layers:
+            seed = rng.torch_seed(self.context.seed, "deep kernel", name)
+            kernel = trees.to(DeepKernel.start(width[name], seed, example.dtype), example.device)
+            state[name] = {"kernel": kernel, "optimizer": self.optimizer.init(kernel)}
+        return state
+
+    def squared(self, kernel: Tree, pair: Mapping[str, Tensor]) -> Tensor:
+        """Return MMD-D^2 of a layer."""
+
+        def mmd2(x: Tensor, y: Tensor, *leaves: Tensor) -> Tensor:
+            return DeepKernel(kernel, self.options.form).with_params(leaves).mmd2(x, y)
+
+        return call_on_stacks(mmd2, pair["own"], pair["shared"], *trees.leaves(kernel))
+
+    def term(self, forward: Forward, state: Mapping[str, LayerKernel]) -> tuple[Tensor, Tree]:
+        """Return mu sum_l MMD-D^2 of layer l, and the features for the update."""
+        layers = self.drift.features(forward)
+        penalties = [self.squared(state[name]["kernel"], pair) for name, pair in layers.items()]
+        return self.options.mu * torch.stack(penalties).sum(), dict(layers)
+
+    def train_kernel(self, state: LayerKernel, pair: Mapping[str, Tensor]) -> Tree:
+        """Return one layer's kernel after ``steps`` steps that increase equation 3."""
+        kernel, moments, x, y = state["kernel"], state["optimizer"], pair["own"], pair["shared"]
+        plain = three_distances(x, y)
+        for shift in range(1, self.options.steps + 1):
+            _, up = DeepKernel(kernel, self.options.form).ascent(x, y, shift=shift, plain=plain)
+            kernel, moments = self.optimizer.step(
+                kernel, trees.apply(torch.neg, up), moments, self.options.lr
+            )
+        return update_where_different({"kernel": kernel, "optimizer": moments}, state, pair)
+
+    def adapt(self, state: Tree, layers: Tree) -> Tree:
+        """Return the kernels after an update."""
+        return {name: self.train_kernel(state[name], pair) for name, pair in layers.items()}
+
+    def adapt_in_groups(self, state: Tree, layers: Tree) -> Tree:
+        """Return the kernels after an update, for some clients at a time."""
+        rows = trees.leaves(layers)[0].shape[-2]
+        return apply_in_groups(
+            self.adapt, state, layers, max(1, DISTANCES_AT_ONCE // (3 * rows * rows))
         )
