@@ -13,9 +13,10 @@ from contract.test_degenerate import ends, personal, shared
 
 from fl.api import trees
 from fl.base.schema import PERSONAL
+from fl.blocks.solution_simplex import draw_near
 from fl.engine import simulate
 from fl.engine.state import PhaseSchedule
-from fl.methods.floco import client_points, draw_near
+from fl.methods.floco import client_points
 
 CLIENTS: list[Samples] = [[(1, 0), (2, 1)], [(3, 1)], [(0.5, 0), (-1, 1)]]
 ENDPOINTS = np.array([[0.4, -0.1], [-0.3, 0.8], [0.2, 0.1]])

@@ -109,9 +109,9 @@ def test_figures_over_draws_and_the_legend_have_the_same_colours(tmp_path: Path)
 
 
 def test_the_mean_of_the_baseline_is_a_line_through_all_rows(facts):
-    from matplotlib.figure import Figure as Canvas
+    from matplotlib.figure import Figure
 
-    axes, frame = Canvas().add_subplot(), plots.client_frame(facts)
+    axes, frame = Figure().add_subplot(), plots.client_frame(facts)
     figures.draw_strips(
         PRINT, axes, frame[frame["partition"] == PLACES[1]], series_of(facts), "accuracy"
     )
