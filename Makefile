@@ -97,9 +97,9 @@ test-changed: $(VENV)/test.stamp
 # What training alone needs goes lower than what the workflow brings with it allows.
 LOWEST_CORE := tests/api/test_trees.py tests/pytorch/test_folding.py tests/pytorch/test_sequences.py tests/engine/test_engine.py \
 	tests/engine/test_simulate.py tests/engine/test_batches.py tests/engine/test_compiled.py tests/store/test_store.py tests/report/test_tables.py tests/data/test_partition.py \
-	tests/contract
+	tests/contract tests/methods
 LOWEST_WORKFLOW := tests/repository/test_bare.py tests/pytorch/test_vision.py tests/models/test_models.py tests/report/test_report.py \
-	tests/parts tests/data/test_archives.py tests/graph/test_workflow.py tests/graph/test_dvc.py
+	tests/data/test_archives.py tests/graph/test_workflow.py tests/graph/test_dvc.py
 
 test-lowest: $(LOWEST)/core/stamp $(LOWEST)/workflow/stamp ## core, contract and workflow on the lowest versions that pyproject.toml allows
 	$(LOWEST)/core/bin/python -m pytest --numprocesses auto $(LOWEST_CORE)

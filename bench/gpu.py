@@ -31,7 +31,7 @@ from fl.models.cifar_cnn import CifarCNN
 from fl.models.resnet18 import ResNet18
 
 sys.path.extend(str(Path(__file__).resolve().parents[1] / f) for f in ("tests", "tests/helpers"))
-from contract import worlds
+import worlds
 
 MINUTES = 10.0
 LIMITS = {"float32": 1e-6, "float64": 1e-10}

@@ -17,16 +17,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = {
-    "methods": "contract",
-    "terms": "contract",
-    "alterations": "contract",
-    "filters": "contract",
-    "aggregations": "contract",
-    "models": "models",
-    "datasets": "data",
-    "schemes": "data",
+    "methods": ("contract", "methods"),
+    "terms": ("contract", "terms"),
+    "alterations": ("contract", "terms"),
+    "filters": ("contract", "uploads"),
+    "aggregations": ("contract", "uploads"),
+    "models": ("models",),
+    "datasets": ("data",),
+    "schemes": ("data",),
 }
-"""By the folder of library files, that of the tests which are made for each of them."""
+"""By the folder of library files, those of the tests which are made for each of them."""
 
 
 def arguments(changed: Iterable[str]) -> list[list[str]]:
@@ -36,8 +36,8 @@ def arguments(changed: Iterable[str]) -> list[list[str]]:
         named = sorted(ROOT.glob(f"tests/*/test_{path.stem.removeprefix('test_')}*.py"))
         if path.suffix == ".py" and path.parent.name in LIBRARY:
             name = path.stem.replace("_", "-")
-            folder = f"tests/{LIBRARY[path.parent.name]}"
-            calls.append([folder, "-k", f"{name} or {path.stem}"])
+            folders = [f"tests/{folder}" for folder in LIBRARY[path.parent.name]]
+            calls.append([*folders, "-k", f"{name} or {path.stem}"])
         elif path.suffix == ".py" and named:
             files.update(str(file.relative_to(ROOT)) for file in named)
         else:

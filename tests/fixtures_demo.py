@@ -1,7 +1,7 @@
 """A tiny study over each published data set, and a published one of each paper for a round.
 
 ``make fixtures-demo`` runs them from download to report. The files are generated, in the sets'
-exact formats (``tests/data/sources``), and served over HTTP; everything after that is what runs on
+exact formats (``tests/sources``), and served over HTTP; everything after that is what runs on
 the real ones. Config, data and results lie in a folder of their own, by default
 ``results/fixtures-demo``, which is made anew each time.
 """
@@ -22,7 +22,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 # As a program this file is found by its path, and neither fl nor the generators are.
-sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "data")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "helpers")]
 
 import published_once  # noqa: E402
 import sources  # noqa: E402

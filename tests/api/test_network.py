@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from contract import worlds
+import worlds
 from torch import Tensor, nn
 
 from fl.api import BuildContext, Training, trees

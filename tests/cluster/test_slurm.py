@@ -11,7 +11,7 @@ import signal
 import project
 import pytest
 import yaml
-from conftest import Clustered
+from clustered import Clustered
 from project import REPOSITORY, SETTINGS, STUDY, fl
 
 pytestmark = [pytest.mark.graph, pytest.mark.cluster]

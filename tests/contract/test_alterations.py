@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contract import worlds
-from contract.worlds import world
+import worlds
+from alteration_worlds import LAYERS, NAMES, altered
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.nn.modules.module import register_module_forward_hook
+from worlds import world
 
 from fl.api import trees
 from fl.api.alteration import ALTERATION_STATES, Alteration
@@ -22,23 +22,11 @@ from fl.api.method import BuildContext, Pass, single_pass
 from fl.api.recipes import recipe
 from fl.api.term import Batch
 from fl.api.trees import Tree
-from fl.base import fields, registry
-from fl.base.errors import Location
 from fl.engine import compiled, engine, simulate
 from fl.engine.simulation import Simulation
 from fl.methods.perfedavg import PerFedAvg
 from fl.pytorch import keyed
 
-NAMES = registry.names("alteration")
-LAYERS = ("0", "4")
-"""Of the contract's convolutional model: its convolutions, which give images."""
-
-MORE: dict[str, dict[str, Any]] = {
-    "dac-sc": {"p": 1.0},
-    "moex": {"p": 1.0},
-    "mixstyle": {"p": 1.0, "alpha": 0.5},
-}
-"""Values under which an alteration is felt at every step."""
 NONE: dict[str, dict[str, Any]] = {
     "dac-sc": {"p": 0.0},
     "moex": {"p": 0.0},
@@ -60,19 +48,6 @@ BASES = (
 """Methods of one pass and of several, with terms, models and parameters beside the network's."""
 
 every = pytest.mark.parametrize("name", NAMES)
-
-
-def declared(name: str) -> Mapping[str, Any]:
-    """The keys of an alteration."""
-    return fields.fields(registry.find("alteration", name, Location("test")).target)
-
-
-def altered(
-    name: str, method: str = "fedavg", values: Mapping[str, Any] | None = None, **more: Any
-) -> Simulation:
-    given = {"layers": list(LAYERS), **MORE.get(name, {}), **(values or {})}
-    keys = {key: value for key, value in given.items() if key in declared(name)}
-    return world(method, "cnn", alterations=[(name, keys)], **more)
 
 
 def counting(simulation: Simulation) -> Simulation:

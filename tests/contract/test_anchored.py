@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from contract import worlds
-from contract.worlds import world
+import worlds
+from worlds import world
 
 from fl.api import trees
 from fl.base.errors import FedloomError

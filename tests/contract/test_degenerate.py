@@ -6,42 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import term_worlds
 import torch
-from contract import test_terms, worlds
-from contract.worlds import world
+import worlds
+from worlds import ends, personal, shared, world
 
 from fl.api import trees
 from fl.api.method import PAYLOAD
 from fl.api.recipes import VARIABLE_GROUPS
-from fl.base.schema import GLOBAL, PERSONAL
 from fl.engine import engine, loader
 from fl.engine.batches import Schedule
-from fl.engine.simulation import Simulation
-from fl.engine.state import State
 
 keeping = pytest.mark.parametrize("keep", [True, False])
-
-
-def shared(simulation: Simulation, state: State) -> dict[str, Any]:
-    """The variables of the global view."""
-    return simulation.method.views[GLOBAL](state.server, None)
-
-
-def personal(simulation: Simulation, state: State) -> list[dict[str, Any]]:
-    """The variables of each client's personal view, in the module's order."""
-    views = []
-    for client in range(len(state.clients["id"])):
-        view = simulation.method.views[PERSONAL](state.server, trees.take(state.clients, client))
-        names = simulation.network.names
-        views.append(
-            {kind: {name: view[kind][name] for name in names[kind]} for kind in VARIABLE_GROUPS}
-        )
-    return views
-
-
-def ends(*args: Any, **more: Any) -> tuple[Simulation, State]:
-    simulation = world(*args, **more)
-    return simulation, worlds.run(simulation)[0]
 
 
 @pytest.mark.parametrize(
@@ -184,6 +160,6 @@ def test_a_kernel_is_updated_where_a_client_has_no_samples_or_a_round_no_update(
 ) -> None:
     monkeypatch.setattr(loader, "MIN_USES_PER_SAMPLE", 0)
     late = {"first": 50, "every": 50} if len(sizes) == 2 else {}
-    kernel = test_terms.with_term("mmd-d", "ditto", "cnn", late, sizes=sizes, participation=1.0)
+    kernel = term_worlds.with_term("mmd-d", "ditto", "cnn", late, sizes=sizes, participation=1.0)
     state, _ = worlds.run(kernel, backend)
     assert all(leaf.isfinite().all() for leaf in trees.leaves(worlds.tree(state)))

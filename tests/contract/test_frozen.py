@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from contract import worlds
+import worlds
 from torch import nn
 
 from fl.pytorch.construction import adapt

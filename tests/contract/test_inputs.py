@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contract import worlds
-from contract.short import short
+import worlds
 from golden import adapter
 from golden import worlds as golden
+from short import short
 from torch import Tensor, nn
 
 from fl.api.method import declaration_of

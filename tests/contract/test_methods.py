@@ -14,11 +14,11 @@ import planning
 import pytest
 import torch
 import torch.nn.functional as F
-from contract import worlds
-from contract.short import SENDS_OWN, VARIANTS
-from contract.worlds import world
+import worlds
 from planning import Planned
+from short import SENDS_OWN, VARIANTS
 from torch import Tensor
+from worlds import world
 
 from fl.api import trees
 from fl.api.method import declaration_of

@@ -19,15 +19,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import alteration_worlds
+import mask_worlds
+import modal_worlds
 import numpy as np
 import pandas as pd
 import pretend_card
 import pytest
+import term_worlds
 import torch
-from contract import test_alterations, test_modalities, test_tasks, test_terms, worlds
-from contract.short import VARIANTS
-from contract.worlds import world
+import worlds
+from short import VARIANTS
 from torch import Tensor
+from worlds import world
 
 from fl.analyses.features import Features
 from fl.analyses.inversion import Inversion
@@ -187,25 +191,25 @@ def test_methods_are_the_cpus_and_wait_at_the_ends_of_passes(
     equal_and_never_waiting(lambda device: world(method, device=device, **SHORT), waits, backend)
 
 
-@pytest.mark.parametrize("case", range(len(test_terms.CASES)))
+@pytest.mark.parametrize("case", range(len(term_worlds.CASES)))
 def test_terms_are_the_cpus_and_wait_at_the_ends_of_passes(case: int, waits: Waits) -> None:
-    term, values = test_terms.CASES[case]
+    term, values = term_worlds.CASES[case]
     equal_and_never_waiting(
-        lambda device: test_terms.with_term(
+        lambda device: term_worlds.with_term(
             term, "fedprox", "cnn", values, device=device, **SHORTER
         ),
         waits,
     )
 
 
-@pytest.mark.parametrize("name", test_alterations.NAMES)
+@pytest.mark.parametrize("name", alteration_worlds.NAMES)
 def test_alterations_are_the_cpus_and_wait_at_the_ends_of_passes(name: str, waits: Waits) -> None:
     equal_and_never_waiting(
-        lambda device: test_alterations.altered(name, device=device, **SHORTER), waits
+        lambda device: alteration_worlds.altered(name, device=device, **SHORTER), waits
     )
 
 
-MADE = {"masks": test_tasks.world, "modalities": test_modalities.world}
+MADE = {"masks": mask_worlds.world, "modalities": modal_worlds.world}
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from contract import worlds
-from contract.numbers import Samples, is_pair, of, trained
-from contract.test_degenerate import ends, personal, shared
+import worlds
+from hand_model import Samples, is_pair, of, trained
+from worlds import ends, personal, shared
 
 from fl.api import trees
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from contract import worlds
-from contract.numbers import body_and_head, of, stored_two
+import worlds
+from hand_model import body_and_head, of, stored_two
 from torch import nn
 
 from fl.api.method import BuildContext

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from contract import worlds
-from contract.worlds import world
+import worlds
+from worlds import world
 
 from fl.api.training import Training
 from fl.base.errors import ConfigError, Location

@@ -9,43 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contract import worlds
-from contract.worlds import world
+import worlds
+from term_worlds import CASES, LAYERS, TERMS, with_term
+from worlds import world
 
 from fl.api import trees
 from fl.base import fields, registry
 from fl.base.errors import FedloomError, Location
 from fl.engine import engine, simulate
 from fl.engine.sample_arrays import Arrays
-from fl.engine.simulation import Simulation
 
-TERMS = registry.names("term")
 BASES = ("fedprox", "moon", "scaffold", "mrmtl")
 """Some methods whose server has a whole model."""
 
-LAYERS = {"mlp": ("1",), "cnn": ("2", "6")}
-"""Of the models of the contract: what comes out of their ReLUs."""
-
-MORE: dict[str, list[dict[str, Any]]] = {
-    "mk-mmd": [
-        {"update": "periodic", "first": 2, "every": 3, "batches": 2},
-        {"update": "never", "kernels": 5, "biased": False},
-        {"convention": "divide", "normalise": False},
-    ],
-    "fedfm": [{"loss": "squared"}],
-    "mmd-d": [
-        {"update": "step", "form": "sum"},
-        {"first": 1, "every": 2, "batches": 3, "steps": 2, "normalise": True},
-    ],
-}
-"""Values beside the defaults under which a term has to keep its promises."""
 
 ROUNDING = {"mmd-d": (1e-7, 1e-4)}
 """How near stacked and loop come in weights and in the terms' states, where it is not 1e-10: AdamW
 divides gradients by their size, and so turns the rounding of those near zero into steps.
 """
 
-CASES = [(term, values) for term in TERMS for values in [{}, *MORE.get(term, [])]]
 every_case = pytest.mark.parametrize(
     ("term", "values"), CASES, ids=[f"{term}-{i}" for i, (term, _) in enumerate(CASES)]
 )
@@ -59,17 +41,6 @@ DRIFT = [
 every_drift_term = pytest.mark.parametrize("term", DRIFT)
 every_term = pytest.mark.parametrize("term", TERMS)
 every_model = pytest.mark.parametrize("model", worlds.MODELS)
-
-
-def with_term(
-    term: str, method: str, model: str, values: Mapping[str, Any] | None = None, **more: Any
-) -> Simulation:
-    """A method with a term that weighs enough to be seen."""
-    declared = fields.fields(registry.find("term", term, Location("test")).target)
-    at_once = {"lam": 0.5, "first": 1} if "lam" in declared else {}
-    given = {"mu": 0.5, "layers": list(LAYERS[model]), **at_once, **(values or {})}
-    keys = {key: value for key, value in given.items() if key in declared}
-    return world(method, model, terms=[(term, keys)], **more)
 
 
 def without_kernels(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from test_own_data import dataset, prepared
+from own_data import dataset, prepared
 
 from fl.data.datasets import table as table_module
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from generated import make, written
 from PIL import Image
-from test_real_datasets import make, written
 
 from fl.base.errors import DataError
 from fl.data.prepared import Prepared, Writer

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import partition
 import pytest
-from data.dealing import DOMAINS, GROUPS, KEYS, LABELS, make
+from dealing import DOMAINS, GROUPS, KEYS, LABELS, make
 from PIL import Image
 
 import fl

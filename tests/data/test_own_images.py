@@ -13,8 +13,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from own_data import HUGGING_FACE, dataset, in_parquet, photo, photos, prepared
 from PIL import Image
-from test_own_data import dataset, in_parquet, photo, photos, prepared
 
 from fl.base import registry
 from fl.base.errors import DataError, Location
@@ -249,7 +249,7 @@ def test_files_without_names_of_classes_beside_others_are_refused(tmp_path: Path
 
 
 def test_views_of_bytes_are_images(tmp_path: Path) -> None:
-    table = pq.read_table(Path(__file__).with_name("huggingface.parquet"))
+    table = pq.read_table(HUGGING_FACE)
     content = [cell["bytes"] for cell in table["image"].to_pylist()]
     views = {"image": pa.array(content, pa.binary_view()), "label": [*"ababab"]}
     pq.write_table(pa.table(views), tmp_path / "v.parquet")

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_own_data import OWN, dataset, patients, prepared
+from own_data import OWN, dataset, patients, prepared
 
 from fl.base.errors import DataError
 from fl.data.readers import tables

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import partition
 import pytest
-from data.dealing import DOMAINS, GROUPS, KEYS, LABELS, class_counts, make
+from dealing import DOMAINS, GROUPS, KEYS, LABELS, class_counts, make
 
 from fl.base.errors import DataError
 from fl.data.splitting import SPLIT_NUMBERS, deal_in_proportion, round_to_total

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sources
+from generated import make, prepared, written
 from sources import shakespeare as plays_made
 from sources import speech_commands as speech_made
 from sources.prostate_mri import SITES
-from test_real_datasets import make, prepared, written
 
 from fl.base.errors import DataError
 from fl.data.datasets import abide, prostate_mri, shakespeare, speech_commands

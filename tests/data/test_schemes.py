@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import partition
 import pytest
-from data.dealing import DOMAINS, EVEN, KEYS, LABELS, class_counts, make, sizes
+from dealing import DOMAINS, EVEN, KEYS, LABELS, class_counts, make, sizes
 
 from fl.base import registry
 from fl.base.errors import ConfigError, DataError, Location

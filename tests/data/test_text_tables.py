@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from test_own_data import assembled, dataset, prepared, project, write  # noqa: F401
+from own_data import assembled, dataset, prepared, write
 from torch import nn
 
 import fl
@@ -56,7 +56,7 @@ def test_words_are_ranked_by_the_rows_that_are_counted() -> None:
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_run_knows_the_words_of_its_training_samples_alone(
-    project: Path,  # noqa: F811
+    project: Path,
     suffix: str,
 ) -> None:
     frame = mails(project / f"mails{suffix}")
@@ -81,7 +81,7 @@ def test_a_run_knows_the_words_of_its_training_samples_alone(
 
 
 def test_a_model_has_as_many_tokens_as_its_data_set(
-    project: Path,  # noqa: F811
+    project: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     mails(project / "mails.csv")
@@ -119,7 +119,7 @@ def tokenizer(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_tokenizer_from_a_file_takes_the_place_of_words(
-    project: Path,  # noqa: F811
+    project: Path,
     tokenizer: Path,
     suffix: str,
 ) -> None:

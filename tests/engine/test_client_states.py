@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from contract import worlds
+import worlds
 
 from fl.api import trees
 from fl.base.errors import FedloomError

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from contract import worlds
-from contract.worlds import world
+import worlds
 from torch._dynamo.utils import counters
+from worlds import world
 
 from fl.api.method import BuildContext
 from fl.api.network import Network

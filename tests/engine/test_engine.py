@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contract import worlds
-from contract.worlds import world
+import worlds
 from torch import Tensor, nn
+from worlds import world
 
 from fl.api import trees
 from fl.api.method import BuildContext, Method, Pass, Refresh

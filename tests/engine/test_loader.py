@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contract import worlds
-from contract.worlds import world
+import worlds
+from worlds import world
 
 from fl.api import trees
 from fl.api.method import Batch, Pass, Refresh

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from contract import worlds
-from contract.worlds import world
+import worlds
+from worlds import world
 
 from fl.api import trees
 from fl.engine import simulate

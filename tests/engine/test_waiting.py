@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from contract.worlds import world
 from torch.utils._python_dispatch import TorchDispatchMode
+from worlds import world
 
 from fl.engine import backends, engine
 from fl.engine.backends import PassResult

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(TESTS), str(TESTS / "helpers"), str(TESTS / "data"), str(TESTS.parent)]
+sys.path[:0] = [str(TESTS), str(TESTS / "helpers"), str(TESTS.parent)]
 
 from fl.base import identity  # noqa: E402
 from fl.plan import certification  # noqa: E402

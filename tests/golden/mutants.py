@@ -234,7 +234,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=60)
     asked = parser.parse_args()
-    sys.path[:0] = [str(ROOT / p) for p in ("tests", "tests/helpers", "tests/data", ".")]
+    sys.path[:0] = [str(ROOT / p) for p in ("tests", "tests/helpers", ".")]
     import pandas  # noqa: F401
     import pyarrow.parquet  # noqa: F401
     import torch

@@ -49,7 +49,7 @@ class Project:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for name in ("fl", "tests/golden", "tests/data", "tests/helpers"):
+        for name in ("fl", "tests/golden", "tests/sources", "tests/helpers"):
             shutil.copytree(
                 REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__")
             )

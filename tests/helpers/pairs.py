@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import modal_worlds
 import pandas as pd
 import torch
 import torch.distributed as dist
-from contract import test_modalities, worlds
+import worlds
 
 from fl.base import registry
 from fl.base.errors import FedloomError
@@ -39,7 +40,7 @@ def made(name: str) -> dict[str, Simulation]:
     if name.startswith((MODAL, SEVERAL)):
         settings["evaluate_clients"] = 2
     if name.startswith(MODAL):
-        return {"5": test_modalities.world(name.removeprefix(MODAL), **settings)}
+        return {"5": modal_worlds.world(name.removeprefix(MODAL), **settings)}
     method, seeds = name.removeprefix(SEVERAL), SEEDS if name.startswith(SEVERAL) else SEEDS[:1]
     return {str(seed): worlds.world(method, seed=seed, **settings) for seed in seeds}
 

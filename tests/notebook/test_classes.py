@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import linecache
 import random
-import sys
-import types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,68 +11,13 @@ import numpy as np
 import planning
 import pytest
 import torch
-from test_run import CALL
+from notebooks import CALL, CELLS, cell
 
 import fl
-from fl.base import plugins
 from fl.base.errors import FedloomError
 from fl.notebook import source
 from fl.plan import plan
 from fl.store.store import Store
-
-CELLS = (
-    """
-import math
-import torch.nn as layers
-from torch import Tensor
-from fl.api import BuildContext, Count, Forward, NonNegative, ReferenceTerm, cross_entropy
-from fl.api import declare, recipe
-from fl.api import weighted_mean as over_samples
-from dataclasses import dataclass
-""",
-    """
-HALF = 0.5
-
-def size(outputs):
-    return HALF * outputs.square().mean(dim=1)
-""",
-    """
-@declare("global", tasks="any")
-class ShortOutputs:
-    \"""strength: weight of the penalty.\"""
-
-    strength: NonNegative = 0.1
-
-    def build(self, context: BuildContext):
-        return recipe(context, terms=(cross_entropy, penalty(self.strength)))
-
-def penalty(strength):
-    def term(forward: Forward) -> Tensor:
-        return strength * over_samples(size(forward.output.outputs), forward.batch)
-    return term
-""",
-    """
-@dataclass(frozen=True)
-class Net:
-    \"""width: of the hidden layer.\"""
-
-    width: Count = 5
-
-    def build(self, shape, classes):
-        hidden = layers.Linear(math.prod(shape), self.width)
-        last = layers.Linear(self.width, classes)
-        return layers.Sequential(layers.Flatten(), hidden, layers.ReLU(), last)
-
-@dataclass(frozen=True)
-class Short:
-    \"""mu: its weight.\"""
-
-    mu: NonNegative = 0.1
-
-    def build(self, context: BuildContext):
-        return penalty(self.mu)
-""",
-)
 
 FROZEN = """
 import random
@@ -102,24 +44,6 @@ class Frozen:
     def build(self, shape, classes):
         return Layers(math.prod(shape), classes)
 """
-
-
-@pytest.fixture
-def cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """The names that a notebook has after its cells, which it keeps as IPython does."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
-    notebook = types.ModuleType("notebook_of_a_test")
-    monkeypatch.setitem(sys.modules, notebook.__name__, notebook)
-    for text in CELLS:
-        cell(notebook, text)
-    return notebook
-
-
-def cell(notebook: types.ModuleType, text: str) -> None:
-    name = f"/tmp/ipykernel_1/{hash(text)}.py"
-    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    exec(compile(text, name, "exec", dont_inherit=True), vars(notebook))
 
 
 def test_a_class_is_a_plugin_that_a_study_can_name(cells: Any, tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from test_classes import cell, cells  # noqa: F401
-from test_run import CALL
+from notebooks import (
+    CALL,
+    cell,
+)
 from torch import nn
 
 import fl
@@ -96,7 +98,7 @@ def test_functions_that_make_no_model_of_a_shape_are_refused(
             fl.run(model=model, methods=["fedavg"], **SHORT)
 
 
-def test_a_grid_over_a_model_of_a_cell(cells: Any) -> None:  # noqa: F811
+def test_a_grid_over_a_model_of_a_cell(cells: Any) -> None:
     result = fl.run(model={"model": cells.Net, "width": [4, 6]}, methods=["fedavg"], **SHORT)
     assert [name.partition("(")[2] for name in models(result)] == ["width=4)", "width=6)"]
     cell(cells, "small = lambda shape, classes: layers.Sequential(layers.Flatten(),\n"

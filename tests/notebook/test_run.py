@@ -16,6 +16,7 @@ import pandas as pd
 import planning
 import pytest
 import torch
+from notebooks import CALL
 from sklearn.metrics import f1_score, recall_score
 from torch import Tensor
 
@@ -33,19 +34,6 @@ from fl.runner import process_settings
 from fl.runner.runs import Failure
 from fl.store import run_check
 from fl.store.store import Store
-
-CALL: dict[str, Any] = {
-    "dataset": {"synthetic": {"alpha": 1.0, "clients": 4, "samples": 40}},
-    "partition": {"dirichlet": {"alpha": 0.5, "clients": 4, "min_samples": 5}},
-    "model": {"mlp": {"hidden": (5,)}},
-    "seeds": 1,
-    "rounds": 6,
-    "batch_size": 8,
-    "lr": 0.05,
-    "momentum": 0.9,
-    "progress": False,
-}
-"""The study `planning.STUDY` as a call, without its methods."""
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from test_run import CALL
+from notebooks import CALL
 
 import fl
 from fl.base.errors import FedloomError

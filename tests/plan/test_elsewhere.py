@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import planning
 import pytest
 
 from fl.base.errors import ConfigError
 from fl.plan import plan
-from tests.helpers import planning
 
 OTHER = {"synthetic": {"clients": 4, "samples": 40, "alpha": 0.0}}
 """A data set of the study's shape and classes."""

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from contract import worlds
-from contract.worlds import world
+import worlds
 from torch import Tensor, nn
 from torch.func import grad, vmap
+from worlds import world
 
 from fl.api import trees
 from fl.api.method import BuildContext

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from contract.numbers import Samples, body_and_head, of, tensor, trained
+from hand_model import Samples, body_and_head, of, tensor, trained
 from plugging import use_methods
 
 from fl.api import trees

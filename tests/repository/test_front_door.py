@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from contract.numbers import Samples, is_pair, of, s, trained
+from hand_model import Samples, is_pair, of, s, trained
 from plugging import use_methods
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "api.md"

@@ -1,4 +1,4 @@
-"""The method that the tutorial builds from its paper, by hand (`contract.numbers`)."""
+"""The method that the tutorial builds from its paper, by hand (`hand_model`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from contract.numbers import Samples, is_pair, of, s, trained
+from hand_model import Samples, is_pair, of, s, trained
 from plugging import use_methods
 
 from fl.api import trees

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from contract import worlds
-from contract.test_modalities import world as two_kinds
+import worlds
+from modal_worlds import world as two_kinds
 
 from fl.engine.simulation import Simulation
 from fl.runner import job

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from contract import worlds
+import worlds
 from torch import Tensor
 
 from fl.api import trees

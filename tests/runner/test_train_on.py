@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from contract import worlds
+import worlds
 from planning import Planned
 
 from fl.api.method import REAL
