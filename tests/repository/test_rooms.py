@@ -100,9 +100,13 @@ def test_the_core_imports_neither_components_nor_front_ends() -> None:
             )
 
 
+COMPONENTS = ("methods", "models", "terms", "uploads", "data")
+"""The rooms of what a job of training finds by name."""
+
+
 def test_training_imports_neither_reports_nor_notebooks_nor_the_workflow() -> None:
     reached = set[str]()
-    components = {module for module in MODULES if room(module) in ("methods", "models", "terms")}
+    components = {module for module in MODULES if room(module) in COMPONENTS}
     waiting = ["fl.runner.job", *sorted(components)]
     while waiting:
         module = waiting.pop()
@@ -111,6 +115,30 @@ def test_training_imports_neither_reports_nor_notebooks_nor_the_workflow() -> No
             waiting += imports(module)
     assert "fl.runner.costs" in reached, "the test follows imports"
     assert not {room(module) for module in reached} & {"report", "notebook", "workflow", "cli"}
+
+
+def test_nothing_is_keyed_by_its_address() -> None:
+    """An address in memory differs from process to process, and so would what is sorted by it."""
+    calls = [
+        f"{module}:{node.lineno}"
+        for module in sorted(MODULES)
+        if module.startswith("fl.")
+        for node in ast.walk(ast.parse(file(module).read_bytes()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "id"
+    ]
+    assert not calls, calls
+
+
+def test_no_test_imports_another() -> None:
+    """What several files of tests need is in tests/helpers."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            parts = {part for name in names for part in name.split(".")}
+            is_test = any(part.startswith("test_") or part == "conftest" for part in parts)
+            assert not is_test, f"{path.relative_to(ROOT)} imports {names}"
 
 
 def test_no_files_import_each_other() -> None:
