@@ -155,6 +155,8 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "y has one value in several spellings: 'b' and 'b '",
     ),
+    "a code": ({"a": VECTOR, "b": (VECTOR[0], [0, -1, 0, 1])}, {}, "y has -1, .*user 'b'"),
+    "a code beside names": ({"a": (VECTOR[0], ["b", "-1"] * 2)}, {}, "y has -1, .*user 'a'"),
     "nobody": ({"a": VECTOR}, {"user_data": {}}, "user 'a': is not under user_data"),
     "texts": ({"a": (["so", "no"] * 2, VECTOR[1])}, {}, "x has the text 'so'.* `text`"),
     "lengths": (

@@ -92,6 +92,18 @@ def test_a_folder_for_a_missing_class_is_refused(tmp_path: Path, name: str) -> N
         _ = dataset("images", tmp_path / "photos").shape
 
 
+def test_a_folder_or_a_number_in_parquet_for_a_missing_class_is_refused(tmp_path: Path) -> None:
+    photos(tmp_path / "photos")
+    photo(tmp_path / "photos" / "-1" / "1.png", 1)
+    with pytest.raises(DataError, match=r"the label has -1, .*photos/-1/1\.png"):
+        _ = dataset("images", tmp_path / "photos").shape
+    in_parquet(tmp_path / "t.parquet", [0, 1, -1, 0, 1, 1])
+    unnamed = pq.read_table(tmp_path / "t.parquet").replace_schema_metadata(None)
+    pq.write_table(unnamed, tmp_path / "t.parquet")
+    with pytest.raises(DataError, match=r"the label has -1, .*t\.parquet, column 'label', row 3"):
+        _ = dataset("images", tmp_path / "t.parquet", image="image").shape
+
+
 def test_classes_in_two_spellings_are_refused(tmp_path: Path) -> None:
     for folder in ("cat", "Cat", "dog"):
         photo(tmp_path / "photos" / folder / "1.png", 1)

@@ -57,6 +57,50 @@ def test_an_image_table_refuses_a_missing_label(tmp_path: Path) -> None:
         _ = dataset("images", tmp_path / "t.csv").shape
 
 
+@pytest.mark.parametrize("labels", [[0, 1, -1], ["well", "ill", "-1"], [1.0, 2.0, -999.0]])
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+@pytest.mark.parametrize("missing", [None, "drop"])
+@pytest.mark.parametrize("column", ["diagnosis", "hospital"])
+def test_a_number_for_a_missing_label_is_no_class(
+    tmp_path: Path,
+    labels: list[Any],
+    suffix: str,
+    missing: str | None,
+    column: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tables, "PIECE_ROWS", 2)
+    path = tmp_path / f"p{suffix}"
+    patients(path, **{column: thirds(*labels)})
+    code = str(labels[2]).removesuffix(".0" if suffix == ".parquet" else "")
+    place = rf"p\{suffix}, column '{column}', row 3\. Allowed"
+    with pytest.raises(DataError, match=rf"p\{suffix}: .*'{column}' has {code}, .*{place}"):
+        _ = dataset("table", path, **OWN, missing=missing).shape
+
+
+def test_two_numbers_are_two_classes_also_below_0(tmp_path: Path) -> None:
+    patients(tmp_path / "p.csv", diagnosis=thirds(-1, 1), hospital=thirds(-1, 0))
+    assert dataset("table", tmp_path / "p.csv", **OWN).survey.values["diagnosis"] == ["-1", "1"]
+
+
+def test_a_target_or_a_category_may_be_below_0(tmp_path: Path) -> None:
+    patients(tmp_path / "p.csv", diagnosis=thirds(-1, 0, 1), ward=thirds("a", "b", "-1"))
+    keys = {"target": "diagnosis", "client": "hospital", "drop": ["name"], "categorical": ["ward"]}
+    assert dataset("table", tmp_path / "p.csv", **keys).survey.values["ward"] == ["-1", "a", "b"]
+
+
+@pytest.mark.parametrize("key", ["label", "client", "group"])
+def test_an_image_table_refuses_a_number_for_a_missing_name(tmp_path: Path, key: str) -> None:
+    cells = {"label": [*"ab"] * 3, "client": [*"cde"] * 2, "group": [*"fgh"] * 2}
+    cells[key] = [cells[key][0], "-1", cells[key][2]] * 2
+    files = [f"{n}.png" for n in range(6)]
+    for file in files:
+        (tmp_path / file).touch()
+    pd.DataFrame({"path": files, **cells}).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(DataError, match=rf"the {key} has -1, .*t\.csv, column '{key}', row 2"):
+        _ = dataset("images", tmp_path / "t.csv", client="client", group="group").shape
+
+
 SPELLINGS: dict[str, tuple[str, list[str], str]] = {
     "numbers": ("diagnosis", ["0", "0.0", "1", "1.0"], "'0' and '0.0', '1' and '1.0'"),
     "truths": ("diagnosis", ["True", "TRUE", "False"], "'TRUE' and 'True'"),

@@ -209,7 +209,7 @@ def test_every_array_that_pytorch_lacks_a_type_for_is_converted() -> None:
 
 def test_names_that_differ_are_accepted() -> None:
     fl.arrays(X, Y % 2 * 2 - 1)  # Labels of a support vector machine.
-    fl.arrays(X, np.array(["a", "A", "-1"])[Y])
+    fl.arrays(X, np.array(["a", "A", "1"])[Y])
     fl.arrays(X * [1, 0, 1, 1e-30], Y)
     fl.arrays(np.zeros((60, 16, 4, 4), np.float32), Y)  # Maps of features.
 
@@ -282,6 +282,10 @@ WRONG = {
         "x of channel 2 has numbers of size",
     ),
     "no class": (lambda: fl.arrays(X, Y - 1), "y has -1, as for a missing value"),
+    "no class beside names": (
+        lambda: fl.arrays(X, np.array(["a", "b", "-1"])[Y]),
+        "y has -1, as for a missing value, first in sample ",
+    ),
     "no client": (lambda: fl.arrays(X, Y, client=Y - 1), "client has -1, as for a missing value"),
     "missing": (
         lambda: fl.arrays(X, np.array(["a", "b", np.nan])[Y]),

@@ -19,7 +19,7 @@ Memory: all of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -34,6 +34,7 @@ from fl.data.download import Source
 from fl.data.normalisation import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.prepared import SPLIT_NAMES, Writer
 from fl.data.readers import tables
+from fl.data.readers.missing_values import EMPTY_CELLS, check_missing_codes
 from fl.data.readers.spellings import check_spellings
 
 LABEL_ARRAYS = ("y", "client", "domain", "group", "split")
@@ -205,7 +206,9 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
         _check_target(arrays["target"], len(x), name)
     else:
         target = "give numbers to predict as `target`"
-        tables.check_classes(Path(name), "y", _order(arrays["y"]), len(x), target)
+        tables.check_classes(
+            Path(name), "y", _order(arrays["y"]), len(x), _place_in(arrays["y"]), target
+        )
 
 
 def _check_target(values: np.ndarray, samples: int, name: str) -> None:
@@ -249,14 +252,17 @@ def _check_names(key: str, values: np.ndarray, samples: int, name: str) -> None:
             f"{name}: split has {min(map(str, unknown))!r}. Allowed: {', '.join(SPLIT_NAMES)}"
         )
     different = _order(values)
-    missing = [repr(text) for text in different if text.strip() in tables.EMPTY_CELLS]
-    if values.dtype.kind == "i" and int(different[0]) < 0 and len(different) > 2:
-        # Labels that are -1 and 1 are two classes, as of a support vector machine.
-        missing = different[:1]
+    missing = [repr(text) for text in different if text.strip() in EMPTY_CELLS]
     if missing:
         advice = "leave these samples out; or, if it is a name, write another text"
         raise DataError(f"{name}: {key} has {missing[0]}, as for a missing value", advice=advice)
     check_spellings(name, key, different)
+    check_missing_codes(name, key, different, _place_in(values))
+
+
+def _place_in(values: np.ndarray) -> Callable[[str], str]:
+    """Return the function that says where a text or number is first."""
+    return lambda text: f"sample {list(map(str, values.tolist())).index(text)}"
 
 
 def _channels_first(x: np.ndarray) -> str:

@@ -45,9 +45,9 @@ from fl.data.download import Source
 from fl.data.normalisation import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.prepared import SPLIT_NAMES, Writer
 from fl.data.readers import tables
+from fl.data.readers.missing_values import EMPTY_CELLS, check_missing_codes
 from fl.data.readers.shards import check_one_table
 from fl.data.readers.spellings import check_spellings
-from fl.data.readers.tables import EMPTY_CELLS
 from fl.data.readers.texts import (
     ALPHABET,
     WORD_PATTERN,
@@ -329,7 +329,14 @@ def _survey(leaf: Leaf, stamped: str) -> Survey:
             labels.update(leaf.labels(user))
             widths.setdefault(leaf.width(user), user.at)
     classes = _classes(path, leaf.text, labels)
-    tables.check_classes(path, "y", sorted(labels), samples)
+
+    def place_of_label(label: str) -> str:
+        return next(user.at for user in leaf.users() if user.y and label in leaf.labels(user))
+
+    def place_of_group(group: str) -> str:
+        return next(user.at for user in leaf.users() if group in map(str, user.groups))
+
+    tables.check_classes(path, "y", sorted(labels), samples, place_of_label)
     for (width, location), (next_width, next_location) in pairwise(widths.items()):
         problem = (
             f"{next_location}: x has inputs of length {next_width}, but in {location} of {width}"
@@ -341,6 +348,7 @@ def _survey(leaf: Leaf, stamped: str) -> Survey:
         problem = f"{path}: image is {list(shape)}, and x has {width} each"
         raise DataError(f"{problem}. Allowed: channels, height and width of as many numbers")
     check_spellings(path, f"group {leaf.group!r}", groups)
+    check_missing_codes(path, f"group {leaf.group!r}", groups, place_of_group)
     return Survey(tuple(sorted(users)), classes, tuple(tables.sort_texts(groups)), shape, samples)
 
 

@@ -53,7 +53,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -70,6 +70,7 @@ from fl.data.normalisation import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.prepared import Writer
 from fl.data.readers import tables
 from fl.data.readers.answers import AnswerSearch
+from fl.data.readers.missing_values import check_missing_codes
 from fl.data.readers.shards import check_shards
 from fl.data.readers.spellings import check_spellings
 from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TEXT, ColumnType
@@ -379,14 +380,21 @@ def _survey(table: Table, stamped: str) -> Survey:
         listed = ", ".join(repr(name) for name in column_types if name in empty)
         raise DataError(f"{path}: no row has a value of {listed}", advice="name it under `drop`")
     order = {name: tables.sort_texts(values[name]) for name in values}
+
+    def place(column: str) -> Callable[[str], str]:
+        return lambda value: tables.place_of([path], column, value, table.separator)
+
     if table.label is not None:
         target = f"`target: {table.label}` in place of `label`, if it is a number to predict"
-        tables.check_classes(path, f"label {table.label!r}", order[table.label], samples, target)
+        tables.check_classes(
+            path, f"label {table.label!r}", order[table.label], samples, place(table.label), target
+        )
     else:
         tables.check_targets(path, f"target {table.target!r}", targets)
     for key, column in (("client", table.client), ("group", table.group)):
         if column is not None:
             check_spellings(path, f"{key} {column!r}", order[column])
+            check_missing_codes(path, f"{key} {column!r}", order[column], place(column))
     for name in table.categorical:
         tables.check_categories(path, name, order[name], samples)
     features = column_types.keys() - {*table.label_columns}

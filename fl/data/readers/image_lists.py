@@ -9,7 +9,7 @@ import json
 import logging
 import mimetypes
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -20,9 +20,10 @@ from fl.base.hashes import list_files_below
 from fl.data.prepared import SPLIT_NAMES
 from fl.data.readers import tables
 from fl.data.readers.image_files import is_readable_image
+from fl.data.readers.missing_values import EMPTY_CELLS, check_missing_codes
 from fl.data.readers.shards import SPLIT_BY_NAME, check_shards, published_splits
 from fl.data.readers.spellings import check_spellings
-from fl.data.readers.tables import EMPTY_CELLS, NUMBER, SPLIT_NAME, TEXT
+from fl.data.readers.tables import NUMBER, SPLIT_NAME, TEXT
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ def list_folders(top: Path) -> ImageList:
     for row in _duplicates(files):
         problem = f"{files[row]}: a link adds the image to {top} a second time"
         raise DataError(problem, advice="delete the link")
-    classes = _classes(top, labels)
+    classes = _classes(top, labels, lambda label: str(files[labels.index(label)]))
     return ImageList(tuple(files), tuple(labels), classes, splits=tuple(splits), notes=tuple(notes))
 
 
@@ -266,7 +267,7 @@ def list_table(path: Path, keys: Mapping[str, str]) -> ImageList:
     for row in _duplicates(files):
         problem = f"{files[row]} occurs twice"
         raise DataError(f"{path}: column {keys['image']!r}, row {row + 1}: {problem}")
-    return _image_list(path, tuple(files), columns, keys)
+    return _image_list(path, [path], tuple(files), columns, keys)
 
 
 def list_parquet(path: Path, files: Sequence[Path], keys: Mapping[str, str]) -> ImageList:
@@ -305,7 +306,7 @@ def list_parquet(path: Path, files: Sequence[Path], keys: Mapping[str, str]) -> 
     check_spellings(path, "the label", order)
     if published:
         columns.texts["split"] = published
-    listed = _image_list(path, tuple(files), columns, keys)
+    listed = _image_list(path, files, tuple(files), columns, keys)
     return replace(listed, column=keys["image"], order=order or listed.order)
 
 
@@ -423,15 +424,35 @@ def _target_advice(label: str) -> str:
 
 
 def _image_list(
-    path: Path, files: tuple[Path, ...], columns: Columns, keys: Mapping[str, str]
+    path: Path,
+    table_files: Sequence[Path],
+    files: tuple[Path, ...],
+    columns: Columns,
+    keys: Mapping[str, str],
 ) -> ImageList:
+    """Return the images of tables whose cells have been read.
+
+    Args:
+        path: The table, or the folder of the tables, for errors.
+        table_files: The tables.
+        files: The files of images.
+        columns: The cells.
+        keys: Names of the columns by key, see `list_table`.
+    """
     texts = columns.texts
-    check_spellings(path, "the client", dict.fromkeys(texts.get("client", ())))
+
+    def place(key: str) -> Callable[[str], str]:
+        return lambda value: tables.place_of(table_files, keys[key], value)
+
+    for key in ("client", "group"):
+        names = dict.fromkeys(texts.get(key, ()))
+        check_spellings(path, f"the {key}", names)
+        check_missing_codes(path, f"the {key}", names.keys(), place(key))
     if "target" in keys:
         tables.check_targets(path, f"target {keys['target']!r}", {*columns.targets})
         order: tuple[str, ...] = (keys["target"],)
     else:
-        order = _classes(path, texts["label"], _target_advice(keys["label"]))
+        order = _classes(path, texts["label"], place("label"), _target_advice(keys["label"]))
     return ImageList(
         files=files,
         labels=tuple(texts.get("label", ())),
@@ -443,8 +464,9 @@ def _image_list(
     )
 
 
-def _classes(path: Path, labels: Iterable[str], target_advice: str = "") -> tuple[str, ...]:
-    labels = list(labels)
+def _classes(
+    path: Path, labels: Sequence[str], place: Callable[[str], str], target_advice: str = ""
+) -> tuple[str, ...]:
     classes = tables.sort_texts(labels)
-    tables.check_classes(path, "the label", classes, len(labels), target_advice)
+    tables.check_classes(path, "the label", classes, len(labels), place, target_advice)
     return tuple(classes)

@@ -22,17 +22,13 @@ from fl.base.errors import DataError, similar_name, wrap_read_errors
 from fl.base.files import is_file, is_folder
 from fl.data.prepared import SPLIT_NAMES
 from fl.data.readers.archives import stream_name
+from fl.data.readers.missing_values import EMPTY_CELLS, check_missing_codes
 from fl.data.readers.spellings import NUMBER_TEXT, check_spellings
 from fl.data.readers.texts import WORD_PATTERN
 
 PIECE_ROWS = 50_000
 PARQUET_SUFFIXES = (".parquet", ".pq")
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
-EMPTY_CELLS = {
-    *("", "?", "NaT", "nan", "NaN", "-nan", "-NaN", "NA", "<NA>", "#NA", "N/A", "n/a", "#N/A"),
-    *("NULL", "null", "None", "#N/A N/A", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN"),
-}
-"""Texts of an empty cell, without surrounding blanks: those of pandas, and the question mark."""
 PANDAS_INDEX = re.compile(r"__index_level_[0-9]+__")
 """Names of columns in which pandas stores the index of a table in Parquet."""
 PANDAS_UNNAMED = re.compile(r"Unnamed: [0-9]+(\.[0-9]+)?")
@@ -432,6 +428,25 @@ def _csv(
             yield chunk[list(column_types)]
 
 
+def place_of(paths: Iterable[Path], column: str, value: str, separator: str = ",") -> str:
+    """Return where a column of texts first has a value, such as ``row 3``; used for errors.
+
+    Args:
+        paths: The table, or tables with this column.
+        column: The column.
+        value: The text.
+        separator: The separator of a CSV file.
+    """
+    for path in paths:
+        first = 1
+        for piece in read_pieces(path, {column: TEXT}, (column,), separator):
+            rows = np.flatnonzero(piece[column] == value)
+            if len(rows):
+                return f"{path.name}, column {column!r}, row {first + rows[0]}"
+            first += len(piece[column])
+    return f"column {column!r}"
+
+
 def sort_texts(texts: Iterable[str]) -> list[str]:
     """Return the different texts in order: whole numbers by value, others by spelling."""
     different = set(texts)
@@ -447,7 +462,12 @@ def number_texts(texts: Iterable[str], order: Sequence[str]) -> np.ndarray:
 
 
 def check_classes(
-    path: Path, key: str, classes: Sequence[str], samples: int, target: str = ""
+    path: Path,
+    key: str,
+    classes: Sequence[str],
+    samples: int,
+    place: Callable[[str], str],
+    target: str = "",
 ) -> None:
     """Raise a `DataError` for labels that cannot be classes.
 
@@ -456,6 +476,7 @@ def check_classes(
         key: What has the labels, for errors.
         classes: The different labels.
         samples: Number of samples.
+        place: Returns where a label is first, see `check_missing_codes`.
         target: Advice for labels that may be numbers to predict.
     """
     if not samples:
@@ -463,6 +484,7 @@ def check_classes(
     if len(classes) < 2:
         raise DataError(f"{path}: {key} has one value only, {classes[0]!r}", "two classes or more")
     check_spellings(path, key, classes)
+    check_missing_codes(path, key, classes, place)
     are_numbers = all(NUMBER_TEXT.fullmatch(name) for name in classes)
     _check_repeated(path, key, classes, samples, target if are_numbers else "")
 
