@@ -86,7 +86,7 @@ def make_partition(
 
 
 def _client_names(spec: ComponentSpec, dataset: ComponentSpec) -> list[str]:
-    """Return the names of a partition's clients by number, as far as the data set knows them.
+    """Return the names of the data set's clients by number, if they are a partition's clients.
 
     Only natural clients have names: other schemes number clients of their own.
     """
@@ -175,8 +175,10 @@ def _make_new(
         "classes": list(prepared.classes) if prepared.has_classes else ["samples"],
         "content": partition_table.content_hash(table),
     }
-    if client_names:
-        record["client_names"] = [*client_names]
+    if client_names and prepared.client is not None:
+        # Natural clients without a sample in the table have no number in it.
+        first = table.groupby("client")["sample"].first()
+        record["client_names"] = [client_names[n] for n in prepared.client[first]]
     if MODALITY in table:
         record["modality"] = table.groupby("client")[MODALITY].first().tolist()
     if domains := client_domains(table, prepared):

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Annotated, Any, Literal
@@ -23,6 +23,7 @@ from fl.base.errors import DataError
 from fl.base.fields import Bound, Count, Index, Seed, Share
 from fl.base.rng import generator
 from fl.base.schema import HOLDINGS, UNSEEN
+from fl.base.units import quantity
 from fl.data.groups import group_labels, table_of_samples
 from fl.data.partition_table import MODALITY
 from fl.data.splitting import (
@@ -64,7 +65,9 @@ class CommonKeys:
         test: Share of each client's samples for tests, or ``published``, like `val`.
         server: Share of each client's samples that the server gets instead.
         unseen: Clients held out of training, drawn by the seed: share or number. With
-            ``published``: clients without samples of the published train split.
+            ``published``: clients without samples of the published train split. Where `val` or
+            `test` is published too, natural clients of such samples alone are divided by the
+            default shares.
         modalities: Numbers of clients with each of the data set's modalities, in its order; one
             more number counts clients with all modalities.
     """
@@ -179,21 +182,36 @@ def _make_table(
         f"at least {MIN_CLIENT_SAMPLES} that are not published as {' or '.join(published_keys)}"
     )
     require(len(pool) >= MIN_CLIENT_SAMPLES, name, "the number of samples", len(pool), allowed)
+    # Whether the natural client or the domain of each sample has none to train on.
+    is_without = np.zeros(len(labels), bool) if groups is None else ~np.isin(groups, groups[pool])
+    keeps_newcomers = common.unseen == PUBLISHED_SPLIT and "groups" in group_arrays
+    newcomers = np.flatnonzero(is_without & keeps_newcomers)
+    dealt = np.union1d(pool, newcomers)
     holders = assign(
-        labels[pool], *(None if groups is None else groups[pool] for _ in group_arrays)
+        labels[dealt], *(None if groups is None else groups[dealt] for _ in group_arrays)
     )
 
     client = np.full(len(labels), NOBODY, np.int32)
-    client[pool] = holders.client
+    client[dealt] = holders.client
     shares = {"val": val, "test": test, "server": common.server}
-    pieces = [split_clients(name, client, labels, seed=common.seed, **shares)]
     notes = list(holders.notes)
+    if len(newcomers):
+        pieces = [_split_by_shares(name, client, pool, labels, common.seed, shares)]
+        shares = _newcomer_shares(common)
+        pieces += [_split_by_shares(name, client, newcomers, labels, common.seed, shares)]
+        notes += [_note_on_newcomers(name, client[newcomers], shares)]
+    else:
+        pieces = [split_clients(name, client, labels, seed=common.seed, **shares)]
     for key in published_keys:
-        members = np.flatnonzero(split == SPLIT_NUMBERS[key])
+        members = np.setdiff1d(np.flatnonzero(split == SPLIT_NUMBERS[key]), newcomers)
         owner, deal_notes = deal_in_proportion(
             name, client, _strata(labels, groups), pool, members, common.seed
         )
         is_held = owner != NOBODY
+        left_out = members[is_without[members]]
+        if groups is not None and len(left_out):
+            noun = "client" if "groups" in group_arrays else "domain"
+            notes += [_note_on_left_out(name, key, noun, groups[left_out], len(members))]
         pieces.append(
             (members[is_held], owner[is_held], np.full(is_held.sum(), HOLDINGS.index(key)))
         )
@@ -203,6 +221,49 @@ def _make_table(
     if "domains" in group_arrays and groups is not None:
         table["domain"] = groups[table["sample"]].astype(np.int32)
     return _with_modality(name, _with_unseen(name, table, common, split), common)
+
+
+def _split_by_shares(
+    name: str,
+    client: np.ndarray,
+    samples: np.ndarray,
+    labels: np.ndarray,
+    seed: int,
+    shares: Mapping[str, float],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what `split_clients` does of the clients of some samples, which have any numbers."""
+    held = np.full_like(client, NOBODY)
+    numbers, held[samples] = np.unique(client[samples], return_inverse=True)
+    sample, owner, split = split_clients(name, held, labels, seed=seed, **shares)
+    return sample, numbers[owner], split
+
+
+def _newcomer_shares(common: CommonKeys) -> dict[str, float]:
+    """Return the shares of clients of published samples alone: the default for a published one."""
+    return {
+        "val": CommonKeys.val if isinstance(common.val, str) else common.val,
+        "test": CommonKeys.test if isinstance(common.test, str) else common.test,
+    }
+
+
+def _note_on_newcomers(name: str, clients: np.ndarray, shares: Mapping[str, float]) -> str:
+    """Return the note on unseen clients whose published samples are divided."""
+    count = quantity(len(np.unique(clients)), "unseen client")
+    return (
+        f"{name}: the {len(clients):,} samples of {count} that are published for tests or "
+        f"validation alone are divided by the shares val {shares['val']:g} and test "
+        f"{shares['test']:g}"
+    )
+
+
+def _note_on_left_out(name: str, key: str, noun: str, groups: np.ndarray, members: int) -> str:
+    """Return the note on published samples that no client gets."""
+    count = quantity(len(np.unique(groups)), noun)
+    note = (
+        f"{name}: {len(groups):,} of the {members:,} published {key} samples are left out, as they "
+        f"are of {count} without training samples"
+    )
+    return note + ("; `unseen: published` keeps them" if noun == "client" else "")
 
 
 def _checked_array(

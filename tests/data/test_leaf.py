@@ -20,7 +20,7 @@ import sources
 from fl.base import registry
 from fl.base.errors import DataError, Location
 from fl.cli import main
-from fl.data import preparation
+from fl.data import partitioning, preparation
 from fl.data.datasets.sent140 import read_tweets
 from fl.data.preparation import SourcePolicy
 from fl.data.prepared import Prepared
@@ -226,3 +226,22 @@ def test_a_study_on_train_and_test_of_leaf_needs_a_config_alone(
     [bundle] = plan.make(config).bundles
     assert main.main(["train", f"results/plan/bundles/{bundle}.json"]) == 0
     assert len(list(Path("runs").glob("*/run.json"))) == 1
+
+
+def test_clients_keep_their_names_where_a_user_has_test_samples_alone(tmp_path: Path) -> None:
+    for split, users in (("train", "bc"), ("test", "abc")):
+        write(tmp_path / "leaf" / split / "0.json", dict.fromkeys(users, VECTOR))
+    dataset = registry.find("data set", "leaf", WHERE).parse(
+        {"path": str(tmp_path / "leaf")}, WHERE
+    )
+    scheme = registry.find("partition scheme", "natural", WHERE)
+    for unseen, names in ((0, ["b", "c"]), ("published", ["a", "b", "c"])):
+        keys = scheme.parse({"test": "published", "val": 0, "unseen": unseen}, WHERE)
+        root = tmp_path / str(unseen)
+        table = partitioning.make_partition(
+            {"name": "natural", **keys}, {"name": "leaf", **dataset}, root / "data", root
+        )
+        [record] = root.glob("partitions/*/partition.json")
+        assert json.loads(record.read_text())["client_names"] == names
+        assert table["client"].nunique() == len(names)
+        assert any("4 of the 12" in note for note in table.attrs["notes"]) == (unseen == 0)

@@ -164,6 +164,40 @@ def test_clients_without_published_training_samples_are_held_out():
         partition.natural(LABELS, GROUPS, np.arange(1200) % 2, unseen="published")
 
 
+def test_published_samples_of_clients_without_others_are_counted_in_a_note():
+    split = np.where(GROUPS >= 7, 1, np.arange(1200) % 4 == 0).astype(np.int8)
+    made = partition.natural(LABELS, GROUPS, split, test="published")
+    assert made["client"].nunique() == 7
+    count, total = int((GROUPS >= 7).sum()), int((split == 1).sum())
+    start = f"natural: {count} of the {total} published test samples are left out, as they are of "
+    [note] = made.attrs["notes"]
+    assert note.startswith(f"{start}2 clients without")
+    assert len(rows(made, "test")) == total - count
+    domains = np.where(GROUPS >= 7, 2, GROUPS % 2)
+    made = partition.domain(LABELS, domains, split, clients_per_domain=2, test="published")
+    [note] = made.attrs["notes"]
+    assert f"{count} of the {total} published test samples" in note and "1 domain without" in note
+
+
+def test_clients_of_published_test_samples_alone_are_held_out():
+    """Others keep what they have without them; theirs are divided by the default shares."""
+    split = np.where(np.isin(GROUPS, [0, 7]), 1, np.arange(1200) % 4 == 0).astype(np.int8)
+    made = partition.natural(LABELS, GROUPS, split, test="published", unseen="published")
+    partition.validate(made, LABELS, source="natural")
+    assert partition.unseen_clients(made).tolist() == [0, 7]
+    assert (GROUPS[made["sample"]] == made["client"]).all() and len(made) == 1200
+    for client in (0, 7):
+        sizes = made[made["client"] == client]["split"].value_counts()
+        n = int((client == GROUPS).sum())
+        assert sizes["test"] == round(0.2 * n) and sizes["val"] == round(0.1 * n)
+    [note] = made.attrs["notes"]
+    assert "2 unseen clients" in note and "val 0.1" in note and "test 0.2" in note
+    plain = partition.natural(LABELS, GROUPS, split, test="published")
+    names = np.flatnonzero(~np.isin(np.arange(9), [0, 7]))
+    kept = made[~made["unseen"]].drop(columns="unseen").reset_index(drop=True)
+    assert plain.assign(client=names[plain["client"]].astype(np.int32)).equals(kept)
+
+
 @pytest.mark.parametrize("unseen", [9, 0.01])
 def test_all_clients_or_no_whole_client_cannot_be_held_out(unseen):
     with pytest.raises(
