@@ -24,7 +24,8 @@ from fl.base.errors import DataError
 from fl.base.files import write_table
 from fl.base.rng import generator
 from fl.base.schema import HOLDINGS
-from fl.data.prepared import SPLIT_NAMES, Prepared
+from fl.data.partition_table import training_samples
+from fl.data.prepared import SPLIT_NAMES, Prepared, list_classes
 from fl.data.scheme import PUBLISHED_SPLIT
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ def describe_partition(
     write_table(folder / "statistics.parquet", statistics(table, labels, classes))
     _write_domain_distances(table, prepared, folder)
     repetitions = [] if prepared.split is None else repetition_notes(table, prepared)
-    return [*_split_notes(values, prepared), *repetitions]
+    return [*_split_notes(values, prepared), *repetitions, *_class_notes(table, prepared)]
 
 
 def statistics(table: pd.DataFrame, labels: np.ndarray, classes: int) -> pd.DataFrame:
@@ -201,6 +202,17 @@ def _split_notes(values: Mapping[str, Any], prepared: Prepared) -> list[str]:
     note += f"is {values['test']:g}, not {PUBLISHED_SPLIT}"
     log.warning("%s: %s", prepared.name, note)
     return [note]
+
+
+def _class_notes(table: pd.DataFrame, prepared: Prepared) -> list[str]:
+    """Return a note on classes that the data have, but no training sample."""
+    if not prepared.has_classes:
+        return []
+    trained = np.isin(prepared.y, np.unique(prepared.y[training_samples(table)]))
+    absent = [prepared.classes[label] for label in np.unique(prepared.y[~trained])]
+    text = "class has" if len(absent) == 1 else "classes have"
+    note = f"{len(absent):,} {text} no training sample: {list_classes(absent)}"
+    return [note] if absent else []
 
 
 PIECE_BYTES = 1 << 22

@@ -211,8 +211,8 @@ def apply_scheme(
         name: Name of the partition for errors.
 
     Raises:
-        DataError: For a table that `fl.data.partition_table.validate` rejects, and for groups of
-            samples that cannot be kept whole.
+        DataError: For a table that `fl.data.partition_table.validate` rejects, for groups of
+            samples that cannot be kept whole, and for training samples of one target.
     """
     arrays = {
         "groups": prepared.client,
@@ -229,4 +229,16 @@ def apply_scheme(
         groups.check_arrays(prepared, arrays, PUBLISHED_SPLIT in values.values(), source)
     table = scheme(prepared.y, **arrays, **values)
     partition_table.validate(table, prepared.y, source=source)
+    _check_training_targets(table, prepared, source)
     return table if prepared.group is None else groups.name_groups(table, prepared, source)
+
+
+def _check_training_targets(table: pd.DataFrame, prepared: Prepared, source: str) -> None:
+    """Raise a `DataError` if all training samples have one target, so that none is learnt."""
+    if prepared.target is None:
+        return
+    targets = prepared.target[partition_table.training_samples(table)]
+    if (targets == targets[0]).all():
+        problem = f"{source}: the target of each of the {len(targets):,} training samples is "
+        advice = "correct the split train, or choose another partition"
+        raise DataError(f"{problem}{targets[0]:g}", "different numbers", advice)

@@ -36,6 +36,8 @@ ARRAYS = ("x", "y", "client", "domain", "group", "split", "mask", "text", "targe
 SPLIT_NAMES = ("train", "test", "val")
 """Names of published splits by their number in ``split.npy``."""
 DESCRIPTION = "dataset.json"
+MAX_LISTED_CLASSES = 10
+"""Largest number of classes that a note names."""
 INPUT_ARRAY = re.compile(r"input_[a-z][a-z0-9_]*")
 """Names of arrays of further inputs."""
 
@@ -172,6 +174,8 @@ class Writer:
         paths = {name: self._path(name) for name in (*names, *further)}
         arrays = {name: np.load(path, mmap_mode="r") for name, path in paths.items()}
         text = _checked_description({**self.description, **meta}, arrays, self.folder)
+        if absent := _note_on_absent_classes(text["classes"], arrays):
+            text["notes"] = [*text.get("notes", ()), absent]
         for path in paths.values():
             sync_folder(path)
         write_sealed(self.temporary / DESCRIPTION, text, [path.name for path in paths.values()])
@@ -352,6 +356,22 @@ def _checked_description(
         **meta,
         "arrays": {n: {"dtype": str(a.dtype), "shape": list(a.shape)} for n, a in arrays.items()},
     }
+
+
+def _note_on_absent_classes(classes: Sequence[str], arrays: Mapping[str, np.ndarray]) -> str:
+    """Return a note on classes that no sample has, or ""."""
+    if "mask" in arrays or "target" in arrays:
+        return ""
+    counts = np.bincount(arrays["y"], minlength=len(classes))
+    absent = [name for name, count in zip(classes, counts, strict=True) if not count]
+    text = f"{len(absent):,} of {len(classes):,} classes have no sample: {list_classes(absent)}"
+    return text if absent else ""
+
+
+def list_classes(names: Sequence[str]) -> str:
+    """Return names of classes as text; of many, the first `MAX_LISTED_CLASSES`."""
+    unlisted = ", ..." if len(names) > MAX_LISTED_CLASSES else ""
+    return ", ".join(map(repr, names[:MAX_LISTED_CLASSES])) + unlisted
 
 
 @lru_cache(maxsize=64)

@@ -131,6 +131,13 @@ def test_words_are_those_of_the_data_set_sent140(tmp_path: Path) -> None:
         assert np.array_equal(getattr(theirs, array), getattr(ours, array)[order])
 
 
+def test_classes_without_samples_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", {"a": ([[0.0, 1.0]] * 6, [1, 2, 4] * 2)})
+    made = leaf(tmp_path / "a.json")
+    assert made.classes == 5, "a label is a class, also where others are not there"
+    assert prepared(made, tmp_path).notes == ("2 of 5 classes have no sample: '0', '3'",)
+
+
 VECTOR = ([[0.0, 1.0]] * 4, [0, 1, 0, 1])
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no key": (

@@ -317,14 +317,28 @@ def test_exif_data_behind_the_pixels_turn_an_image(tmp_path: Path) -> None:
 # Splits
 
 
-def dealt(root: Path, keys: dict[str, object]) -> pd.DataFrame:
+def dealt(root: Path, keys: dict[str, object], **of_data: object) -> pd.DataFrame:
     """A homogeneous partition of the images in ``photos``."""
     place = Location("the test")
     component = registry.find("data set", "images", place)
-    dataset_spec = component.parse({"path": str(root / "photos")}, place) | {"name": "images"}
+    dataset_spec = component.parse({"path": str(root / "photos"), **of_data}, place)
+    dataset_spec |= {"name": "images"}
     component = registry.find("partition scheme", "homogeneous", place)
     spec = component.parse(keys, place) | {"name": "homogeneous"}
     return partitioning.make_partition(spec, dataset_spec, root / "data", root)
+
+
+def test_classes_without_images_or_without_training_images_are_named(tmp_path: Path) -> None:
+    in_parquet(tmp_path / "photos" / "train.parquet", [0, 0, 0, 0])
+    in_parquet(tmp_path / "photos" / "test.parquet", [0, 1, 1])
+    for file in (tmp_path / "photos").iterdir():
+        table = pq.read_table(file)
+        names = {"label": {"names": ["cat", "dog", "owl"], "_type": "ClassLabel"}}
+        metadata = {"huggingface": json.dumps({"info": {"features": names}})}
+        pq.write_table(table.replace_schema_metadata(metadata), file)
+    table = dealt(tmp_path, {"clients": 1, "test": "published"}, image="image")
+    absent = "1 of 3 classes have no sample: 'owl'"
+    assert table.attrs["notes"] == [absent, "1 class has no training sample: 'dog'"]
 
 
 def test_a_test_split_that_is_dealt_like_the_rest_is_named(tmp_path: Path) -> None:

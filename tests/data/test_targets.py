@@ -98,6 +98,25 @@ WRONG_TARGETS = {
 }
 
 
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_true_and_false_are_no_target(suffix: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": [1.0, 2, 3], "ill": [True, False, True]})
+    path = tmp_path / f"t{suffix}"
+    frame.to_parquet(path) if suffix == ".parquet" else frame.to_csv(path, index=False)
+    with pytest.raises(ConfigError, match=rf"t\{suffix}: column 'ill'.* under `label`"):
+        plan.make(config(tmp_path, datasets=[{"table": {"path": str(path), "target": "ill"}}]))
+
+
+def test_a_target_that_is_constant_in_training_is_refused() -> None:
+    draw = np.random.default_rng(0)
+    x, target = draw.normal(size=(40, 3)), np.where(np.arange(40) < 20, 7.5, draw.normal(size=40))
+    split = np.where(np.arange(40) < 20, "train", "test")
+    made = fl.arrays(x, target=target, split=split)
+    partition = {"homogeneous": {"clients": 2, "test": "published"}}
+    with pytest.raises(FedloomError, match=r"each of the 18 training samples is 7\.5"):
+        fl.run(dataset=made, partition=partition, **CALL)
+
+
 @pytest.mark.parametrize("target", WRONG_TARGETS)
 def test_targets_of_a_table_are_numbers_that_differ(target: str, tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [1.0, 2, 3], "y": ["1.5", "", "2"], "same": [2, 2, 2]})

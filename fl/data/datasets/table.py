@@ -73,7 +73,7 @@ from fl.data.readers.answers import AnswerSearch
 from fl.data.readers.missing_values import check_missing_codes
 from fl.data.readers.shards import check_shards
 from fl.data.readers.spellings import check_spellings
-from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TEXT, ColumnType
+from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TARGET, TEXT, ColumnType
 from fl.data.readers.texts import VOCABULARY, FileTokenizer, RowText, TextKeys
 
 log = logging.getLogger(__name__)
@@ -329,7 +329,7 @@ class Table(TextKeys):
             listed = ", ".join(repr(name) for name in column_types if name in others)
             problem = f"{path}: text is read alone, but there are the features {listed}"
             raise DataError(problem, advice="name these columns under `drop`, or under `text`")
-        types = {name: NUMBER if name == self.target else TEXT for name in self.label_columns}
+        types = {name: TARGET if name == self.target else TEXT for name in self.label_columns}
         column_types |= types
         return column_types if self.split is None else {**column_types, self.split: SPLIT_NAME}
 

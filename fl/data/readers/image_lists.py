@@ -23,7 +23,7 @@ from fl.data.readers.image_files import is_readable_image
 from fl.data.readers.missing_values import EMPTY_CELLS, check_missing_codes
 from fl.data.readers.shards import SPLIT_BY_NAME, check_shards, published_splits
 from fl.data.readers.spellings import check_spellings
-from fl.data.readers.tables import NUMBER, SPLIT_NAME, TEXT
+from fl.data.readers.tables import SPLIT_NAME, TARGET, TEXT
 
 log = logging.getLogger(__name__)
 
@@ -396,7 +396,7 @@ def _read_columns(path: Path, keys: Mapping[str, str]) -> Columns:
     existing = tables.column_names(path, alternatives=", or a folder of images")
     for key, column in keys.items():
         tables.require_column(path, existing, key, column)
-    type_by_key = {"split": SPLIT_NAME, "target": NUMBER}
+    type_by_key = {"split": SPLIT_NAME, "target": TARGET}
     column_types = {column: type_by_key.get(key, TEXT) for key, column in keys.items()}
     columns = Columns({key: [] for key in keys if key != "target"}, [])
     label = keys.get("label")

@@ -96,6 +96,14 @@ def _numbers(values: pd.Series[Any], empty: bool) -> np.ndarray:
     return numbers
 
 
+def _targets(values: pd.Series[Any], empty: bool) -> np.ndarray:
+    """Return numbers to predict as float64, see `_numbers`."""
+    if values.dtype == bool and len(values):
+        problem = f"{values.iloc[0]} is no number to predict, but one of two classes"
+        raise CellError(0, f"{problem}. Allowed: {TARGET.allowed}")
+    return _numbers(values, empty)
+
+
 DATE_EXAMPLE = "2024-12-31"
 DATE_PATTERN = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}\b")
 """Beginning of what seems to be a date, in any order of year, month and day."""
@@ -190,6 +198,12 @@ NAME_TYPES = (
     "is_dictionary",
 )
 NUMBER = ColumnType(_numbers, ("is_integer", "is_floating", "is_boolean"), "numbers", as_text=False)
+TARGET = ColumnType(
+    _targets,
+    ("is_integer", "is_floating"),
+    "numbers; true and false are two classes, of a column under `label`",
+    as_text=False,
+)
 DATE = ColumnType(_dates, ("is_date", "is_timestamp", *STRING_TYPES), "dates")
 PROSE = ColumnType(_prose, (*STRING_TYPES, "is_dictionary"), "text")
 TEXT = ColumnType(_texts, NAME_TYPES, "text or whole numbers")
