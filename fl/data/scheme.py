@@ -240,10 +240,11 @@ def _split_by_shares(
 
 def _newcomer_shares(common: CommonKeys) -> dict[str, float]:
     """Return the shares of clients of published samples alone: the default for a published one."""
-    return {
-        "val": CommonKeys.val if isinstance(common.val, str) else common.val,
-        "test": CommonKeys.test if isinstance(common.test, str) else common.test,
-    }
+    default, shares = CommonKeys(), {}
+    for key in ("val", "test"):
+        share = getattr(common, key)
+        shares[key] = float(getattr(default, key) if share == PUBLISHED_SPLIT else share)
+    return shares
 
 
 def _note_on_newcomers(name: str, clients: np.ndarray, shares: Mapping[str, float]) -> str:

@@ -6,7 +6,9 @@ import io
 import json
 import logging
 import struct
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,11 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from own_data import HUGGING_FACE, dataset, in_parquet, photo, photos, prepared
-from PIL import Image
+from PIL import Image, ImageOps
 
 from fl.base import registry
 from fl.base.errors import DataError, Location
 from fl.data import partition_statistics, partitioning
+from fl.data.readers.image_files import image_array
 
 TWO_CLASSES = {"cat/1.png": 1, "cat/2.png": 2, "dog/1.png": 3, "dog/2.png": 4}
 
@@ -367,3 +370,109 @@ def test_a_test_split_of_training_images_is_named(
     [record] = tmp_path.glob("partitions/*/partition.json")
     assert json.loads(record.read_text())["notes"] == notes
     assert all(note in caplog.text for note in notes)
+
+
+# One rule for kinds of pixels
+
+
+def opaque(image: Image.Image) -> Image.Image:
+    image.putalpha(255)
+    return image
+
+
+def wide_png() -> bytes:
+    """A PNG image of 6 x 5 pixels in 16 bits a channel, which Pillow cannot write."""
+    lines = b"".join(b"\0" + b"\1\2" * 15 for _ in range(6))
+    chunks = {b"IHDR": struct.pack(">IIBBBBB", 5, 6, 16, 2, 0, 0, 0)}
+    chunks |= {b"IDAT": zlib.compress(lines), b"IEND": b""}
+    parts = [
+        struct.pack(">I", len(text)) + kind + text + struct.pack(">I", zlib.crc32(kind + text))
+        for kind, text in chunks.items()
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+RAMP = np.tile(np.arange(5, dtype=np.uint8) * 50, (6, 1))
+COLOURS = np.stack([RAMP, RAMP[::-1, ::-1], 7 + 0 * RAMP], axis=-1)
+GREY, RGB = Image.fromarray(RAMP), Image.fromarray(COLOURS)
+PALETTE = GREY.convert("P")
+PALETTE.putpalette([n for shade in range(256) for n in (shade, 255 - shade, 9)])
+KINDS: dict[str, tuple[Image.Image, np.ndarray]] = {
+    "grey": (GREY, RAMP[None]),
+    "grey with opaque alpha": (opaque(GREY.copy()), RAMP[None]),
+    "two colours": (GREY.convert("1", dither=0), np.where(RAMP > 127, 255, 0)[None]),
+    "colour": (RGB, COLOURS.transpose(2, 0, 1)),
+    "colour with opaque alpha": (opaque(RGB.copy()), COLOURS.transpose(2, 0, 1)),
+    "palette": (PALETTE, np.stack([RAMP, 255 - RAMP, 9 + 0 * RAMP])),
+    "print": (RGB.convert("CMYK"), COLOURS.transpose(2, 0, 1)),
+}
+"""Images of 6 x 5 pixels, and what they become."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_pixels_that_lose_nothing(tmp_path: Path, kind: str) -> None:
+    image, expected = KINDS[kind]
+    suffix = "tif" if image.mode == "CMYK" else "png"
+    for name in ("cat/1", "cat/2", "dog/1", "dog/2"):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        image.save(tmp_path / "photos" / f"{name}.{suffix}")
+    found = prepared(dataset("images", tmp_path / "photos"), tmp_path)
+    assert np.array_equal(found.x, [expected] * 4)
+    assert np.array_equal(image_array(image), expected)
+
+
+def key_colour(image: Image.Image) -> dict[str, Any]:
+    """Keys of a PNG file in which the value 50 is transparent."""
+    return {"transparency": (50, 150, 7) if image.mode == "RGB" else 50}
+
+
+HALF = Image.fromarray(np.dstack([COLOURS, RAMP]))
+LOSSES: dict[str, tuple[Image.Image, dict[str, Any], str]] = {
+    "red pixels that are transparent": (
+        Image.new("RGBA", (5, 6), (255, 0, 0, 0)),
+        {},
+        "transparent pixels",
+    ),
+    "content in the alpha channel": (HALF, {}, "transparent pixels"),
+    "grey with alpha": (HALF.convert("LA"), {}, "transparent pixels"),
+    "a transparent colour": (RGB, key_colour(RGB), "transparent pixels"),
+    "a transparent shade": (GREY, key_colour(GREY), "transparent pixels"),
+    "a transparent place of the palette": (PALETTE, key_colour(PALETTE), "transparent pixels"),
+    "16 bits": (Image.fromarray(RAMP.astype(np.uint16) * 257), {}, "mode I;16"),
+    "floats": (Image.fromarray(RAMP / np.float32(255)), {}, "mode F"),
+}
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_kinds_of_pixels_of_which_something_would_be_lost(tmp_path: Path, kind: str) -> None:
+    image, keys, message = LOSSES[kind]
+    photos(tmp_path / "photos")
+    path = tmp_path / "photos" / "dog" / f"9.{'tif' if image.mode == 'F' else 'png'}"
+    image.save(path, **keys)
+    with pytest.raises(DataError, match=rf"dog/9\.\w+: the image has {message}"):
+        _ = prepared(dataset("images", tmp_path / "photos"), tmp_path)
+    with Image.open(path) as again, pytest.raises(DataError, match=f"a picture: .*{message}"):
+        image_array(again)
+
+
+def test_colours_of_16_bits_are_not_cut_to_8(tmp_path: Path) -> None:
+    photos(tmp_path / "photos")
+    path = tmp_path / "photos" / "dog" / "9.png"
+    path.write_bytes(wide_png())
+    with pytest.raises(DataError, match=r"9\.png: the image has mode RGB of 16 bits a channel"):
+        _ = dataset("images", tmp_path / "photos").shape
+    with Image.open(path) as image, pytest.raises(DataError, match="16 bits"):
+        image_array(image)
+
+
+def test_a_picture_in_memory_that_its_camera_turned_is_refused(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    RGB.save(tmp_path / "a.jpg", exif=exif)
+    with Image.open(tmp_path / "a.jpg") as image:
+        for turned in (image, image.convert("RGB")):
+            with pytest.raises(DataError, match=r"orientation 6.* Try: `ImageOps\.exif_transpose"):
+                image_array(turned)
+        upright = ImageOps.exif_transpose(image)
+    assert upright is not None
+    assert image_array(upright).shape == (3, 5, 6)

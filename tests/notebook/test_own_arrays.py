@@ -251,7 +251,7 @@ WRONG = {
     "no channels": (lambda: fl.arrays(PIXELS[..., 0], Y), "write x[:, None] instead of x"),
     "deep pictures": (
         lambda: fl.arrays(Photos(np.full((60, 8, 9), 300, np.uint16))),
-        "a picture: the image has mode I;16. Allowed: RGB, 1, L",
+        "a picture: the image has mode I;16. Allowed: ",
     ),
     "scores": (
         lambda: fl.arrays(TensorDataset(torch.tensor(X), torch.eye(3)[Y])),

@@ -21,7 +21,9 @@ Where the files name the classes of labels that are numbers, the classes are in 
 Images are PNG, JPEG, BMP, GIF, TIFF or WebP files of one page, with the usual endings; other images
 are refused. Hidden files are not read, and neither are files of other kinds, which the log counts.
 Links to folders are followed, and no image may be there twice. Images are turned as their EXIF data
-say. They stay grey where all of them are, and become colour ones otherwise. They must be of one
+say. Transparent pixels and numbers of more than 8 bits are refused, as something of them would be
+lost; palettes and CMYK become RGB (without colour profiles), and an opaque alpha channel is left
+out. Images stay grey where all of them are, and become colour ones otherwise. They must be of one
 size, or are resized to ``pixels``, bilinearly and without keeping their aspect. Inputs are scaled
 to 0..1 and normalised by mean and deviation of each colour over the images that a partition trains
 on: its split train, without clients that are held out. Targets are float64 and standardised by mean
@@ -54,9 +56,8 @@ from fl.data.prepared import Writer
 from fl.data.readers import image_lists, tables
 from fl.data.readers.image_files import (
     GREY_MODES,
-    MODES,
     UNREADABLE,
-    decode_image,
+    decode_own_image,
     read_image_header,
 )
 from fl.data.readers.image_lists import ImageList
@@ -200,8 +201,6 @@ def _shape(images: Images, stamped: str) -> tuple[int, ...]:
     grey, first, first_size = True, "", (0, 0)
     for name, picture in images.listed.pictures():
         mode, size = read_image_header(picture, name)
-        if mode not in MODES:
-            raise DataError(f"{name}: the image has mode {mode}. Allowed: {', '.join(MODES)}")
         grey &= mode in GREY_MODES
         first, first_size = (first, first_size) if first else (name, size)
         if images.pixels is None and size != first_size:
@@ -216,7 +215,6 @@ def _shape(images: Images, stamped: str) -> tuple[int, ...]:
 def _decoded(
     picture: Path | bytes, name: str, size: tuple[int, int], mode: Literal["RGB", "L"]
 ) -> np.ndarray:
-    converts = tuple(kind for kind in MODES if kind != mode)
     with wrap_read_errors(name, *UNREADABLE):
         content = picture if isinstance(picture, bytes) else picture.read_bytes()
-    return decode_image(content, size, mode, upright=True, converts=converts, name=name)
+    return decode_own_image(content, size, mode, name)
