@@ -205,8 +205,8 @@ def _split_notes(values: Mapping[str, Any], prepared: Prepared) -> list[str]:
 
 
 def _class_notes(table: pd.DataFrame, prepared: Prepared) -> list[str]:
-    """Return a note on classes that the data have, but no training sample."""
-    if not prepared.has_classes:
+    """Return a note on classes that the user's own data have, but no training sample."""
+    if not prepared.has_classes or "path" not in prepared.params:
         return []
     trained = np.isin(prepared.y, np.unique(prepared.y[training_samples(table)]))
     absent = [prepared.classes[label] for label in np.unique(prepared.y[~trained])]

@@ -174,7 +174,11 @@ class Writer:
         paths = {name: self._path(name) for name in (*names, *further)}
         arrays = {name: np.load(path, mmap_mode="r") for name, path in paths.items()}
         text = _checked_description({**self.description, **meta}, arrays, self.folder)
-        if absent := _note_on_absent_classes(text["classes"], arrays):
+        # Who publishes data, or generates them, says what their classes are.
+        absent = (
+            _note_on_absent_classes(text["classes"], arrays) if "path" in text["params"] else ""
+        )
+        if absent:
             text["notes"] = [*text.get("notes", ()), absent]
         for path in paths.values():
             sync_folder(path)

@@ -22,6 +22,8 @@ from fl.data.readers.image_files import image_array
 from fl.notebook.display import short_traceback
 
 CALL = Location("fl.arrays")
+FRAMES = (pd.DataFrame, pd.Series)
+"""What has an index."""
 REPEATED_SAMPLES = 32
 """Number of samples of a data set that are read twice, to find random transforms."""
 
@@ -80,6 +82,9 @@ def arrays(
     They are written to ``arrays/`` in the folder of data, into a file that is named by its content.
     A study with ``arrays: {path: ...}`` uses the same data, and has the same runs.
 
+    Samples are paired by place. DataFrames and Series among the arguments must have one index, as
+    pandas would pair their rows by index.
+
     Args:
         x: Inputs [samples, ...]: floating-point numbers, which are normalised; images of 8 bits
             [samples, channels, height, width]; other whole numbers are tokens. Or a map-style
@@ -101,10 +106,11 @@ def arrays(
     """
     if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]{1,50}", name)):
         raise ConfigError(CALL / "name", f"is {name!r}", "up to 50 letters, digits, - and _")
-    if y is None and target is None:
-        x, y = _pairs(x)
     arguments = {"x": x, "y": y, "client": client, "domain": domain, "group": group, "split": split}
     arguments["target"] = target
+    _check_indexes(arguments)
+    if y is None and target is None:
+        arguments["x"], arguments["y"] = _pairs(x)
     converted = {key: _array(key, value) for key, value in arguments.items() if value is not None}
     if target is None and _has_fractions(converted["y"]):
         converted["target"] = converted.pop("y")
@@ -164,7 +170,7 @@ def _array(key: str, value: Any) -> np.ndarray:
     if any(np.ma.is_masked(item) for item in items):
         advice = "leave these samples out, or replace the values"
         raise ConfigError(CALL / key, "has masked values", advice=advice)
-    plain = [item.detach().cpu() if hasattr(item, "detach") else item for item in items]
+    plain = [_in_memory(key, item) if hasattr(item, "detach") else item for item in items]
     try:
         array = np.asarray(plain if isinstance(value, list | tuple) else plain[0])
     except (TypeError, ValueError, RuntimeError) as error:
@@ -175,6 +181,35 @@ def _array(key: str, value: Any) -> np.ndarray:
     if array.dtype == object and all(isinstance(text, str) for text in array.ravel()):
         array = array.astype(str)  # Texts of pandas are objects.
     return native(array)
+
+
+def _in_memory(key: str, tensor: Any) -> Any:
+    """Return a tensor on the CPU, in a type that NumPy has: those of 8 bits and bfloat16 widen."""
+    if tensor.is_meta:
+        advice = "give a tensor on another device, which has values"
+        raise ConfigError(CALL / key, "is a tensor on the device meta, without values", "", advice)
+    if str(tensor.layout) != "torch.strided":
+        raise ConfigError(CALL / key, f"is a {tensor.layout} tensor", "", "its `to_dense()`")
+    tensor = tensor.detach().cpu()
+    is_known = str(tensor.dtype).removeprefix("torch.") in np.sctypeDict
+    return tensor.float() if tensor.is_floating_point() and not is_known else tensor
+
+
+def _check_indexes(arguments: Mapping[str, Any]) -> None:
+    """Raise a `ConfigError` if tables and columns of pandas differ in their indexes.
+
+    Their rows are paired by place, as scikit-learn does, where pandas itself pairs by index.
+    """
+    indexes = {key: x.index for key, x in arguments.items() if isinstance(x, FRAMES)}
+    first = next(iter(indexes), "")
+    for key, index in indexes.items():
+        if len(index) == len(indexes[first]) and not index.equals(indexes[first]):
+            problem = f"has another index than {first}, so that rows can be paired in two ways"
+            advice = f"`{key}.reset_index(drop=True)` and so for {first}, if rows of one place do"
+            if index.is_unique and set(index) == {*indexes[first]}:
+                by_index = f"`{key}.loc[{first}.index]`, if rows of one index belong together"
+                advice = f"{by_index}; or {advice}"
+            raise ConfigError(CALL / key, problem, "one index", advice)
 
 
 def is_frame(value: Any) -> bool:

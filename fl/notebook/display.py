@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import html
 import inspect
+import re
 import shutil
 import sys
 import warnings
@@ -120,12 +121,21 @@ class Rounds:
         self._last_round = number
 
 
+FRAME_FILE = re.compile(r"(path=)?[^\s=:,(]*frame-[0-9a-f]{16}\.parquet")
+"""The file of a table in memory, of which the user knows nothing, in messages."""
+
+
+def _name_frames(text: str) -> str:
+    """Return a message with the name of the key, frame, in place of such files."""
+    return FRAME_FILE.sub("frame", text)
+
+
 def warn(text: str) -> None:
     """Warn the user, at the line of the user's code that called a function of Fedloom."""
     frame, level = inspect.currentframe(), 1
     while frame and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
         frame, level = frame.f_back, level + 1
-    warnings.warn(text, FedloomWarning, stacklevel=level)
+    warnings.warn(_name_frames(text), FedloomWarning, stacklevel=level)
 
 
 def short_traceback(function: Function) -> Function:
@@ -136,6 +146,7 @@ def short_traceback(function: Function) -> Function:
         try:
             return function(*args, **kwargs)
         except FedloomError as error:
+            error.args = (_name_frames(str(error)),)
             raise error.with_traceback(None) from None
 
     return wrapper  # type: ignore[return-value]

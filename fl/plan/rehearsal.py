@@ -460,7 +460,8 @@ def _suitable_models(inputs: Inputs) -> str:
             "a model for such inputs, and not of too few pixels; images are "
             "[channels, height, width]"
         )
-    return "a model for such inputs, such as mlp; images are [channels, height, width]"
+    grey = "; grey ones get their channel by `x[:, None]`" if len(inputs.shape) == 2 else ""
+    return f"a model for such inputs, such as mlp; images are [channels, height, width]{grey}"
 
 
 def _text(inputs: Inputs) -> str:

@@ -136,7 +136,7 @@ def test_a_model_for_images_on_a_table_is_refused_by_name_and_shape() -> None:
     assert "models.0.cnn: cnn does not take the inputs of arrays(path=data/arrays/rows-" in said
     assert ", of shape (4,). Try: a model for such inputs, such as mlp; images are " in said
     assert "unpack" not in said
-    with pytest.raises(FedloomError, match=r"of shape \(8, 9\).*channels, height, width"):
+    with pytest.raises(FedloomError, match=r"of shape \(8, 9\).*height, width\]; .*x\[:, None\]"):
         fl.run(dataset=fl.arrays(PIXELS[..., 0] / 255, Y), **call)
 
 
@@ -214,6 +214,36 @@ def test_names_that_differ_are_accepted() -> None:
     fl.arrays(np.zeros((60, 16, 4, 4), np.float32), Y)  # Maps of features.
 
 
+def test_tensors_of_types_that_numpy_lacks_are_widened() -> None:
+    expected = torch.tensor(X).bfloat16().float().numpy()
+    for x in (torch.tensor(X).bfloat16(), [*torch.tensor(X).bfloat16()]):
+        assert np.array_equal(fl.arrays(x, Y).arrays["x"], expected)
+    assert fl.arrays(torch.tensor(X).half(), Y).arrays["x"].dtype == np.float16
+
+
+SHUFFLED = pd.DataFrame(X).sample(frac=1, random_state=1)
+
+
+def test_columns_of_one_index_or_without_are_paired_by_place() -> None:
+    y = pd.Series(Y).loc[SHUFFLED.index]
+    for labels in (y, y.to_numpy(), [*y]):
+        made = fl.arrays(SHUFFLED, labels, client=pd.Series(WHOSE, index=SHUFFLED.index))
+        assert np.array_equal(made.arrays["x"], X[SHUFFLED.index])
+        assert np.array_equal(made.arrays["y"], Y[SHUFFLED.index])
+
+
+@pytest.mark.parametrize("key", ["y", "client", "split", "group", "domain", "target"])
+def test_columns_of_another_index_are_refused(key: str) -> None:
+    columns = {"y": Y} if key != "target" else {}
+    columns[key] = pd.Series(Y, index=range(60))
+    remedy = rf"`{key}\.loc\[x\.index\]`.*reset_index\(drop=True\)"
+    with pytest.raises(FedloomError, match=f"{key}: has another index than x.*{remedy}"):
+        fl.arrays(SHUFFLED, **columns)
+    columns[key] = pd.Series(Y, index=range(100, 160))
+    with pytest.raises(FedloomError, match=rf"{key}: has another.* Try: `{key}\.reset_index"):
+        fl.arrays(SHUFFLED, **columns)
+
+
 class Ragged:
     def __len__(self) -> int:
         return 2
@@ -253,6 +283,18 @@ WRONG = {
         lambda: fl.arrays(Photos(np.full((60, 8, 9), 300, np.uint16))),
         "a picture: the image has mode I;16. Allowed: ",
     ),
+    "whole numbers of images": (
+        lambda: fl.arrays(np.full((60, 1, 8, 8), 300, np.int64), Y),
+        "x is int64 [60, 1, 8, 8], and whole numbers but uint8 are tokens. Allowed: images as "
+        "uint8, 0 to 255, or as floats. Try: write x.astype('float32') instead of x",
+    ),
+    "16 bits": (
+        lambda: fl.arrays(PIXELS[..., 0].astype(np.uint16), Y),
+        "x is uint16 [60, 8, 9], and whole numbers but uint8 are tokens. Allowed: images as "
+        "uint8, 0 to 255, or as floats. Try: write x.astype('uint8') instead of x",
+    ),
+    "meta": (lambda: fl.arrays(torch.tensor(X).to("meta"), Y), "x: is a tensor on the device meta"),
+    "sparse": (lambda: fl.arrays(torch.tensor(X).to_sparse(), Y), "torch.sparse_coo tensor. Try: "),
     "scores": (
         lambda: fl.arrays(TensorDataset(torch.tensor(X), torch.eye(3)[Y])),
         "y is [60, 3], and there are 60 inputs",

@@ -156,6 +156,7 @@ def test_notes_on_data_are_warnings_at_the_line_of_the_call(
             fl.run(dataset={"table": {"frame": table, **KEYS}}, **call)
         [warning] = told
         assert warning.filename == __file__
+        assert str(warning.message).startswith("table(label=kind, client=where, frame) / ")
         assert "seed=0) and 1 other partition: the feature 'again' stands" in str(warning.message)
 
 
@@ -174,6 +175,17 @@ def test_a_table_in_memory_is_a_data_set_that_its_content_names(
     with pytest.raises(FedloomError, match="frame: is given in addition to path"):
         both = {"frame": table, "path": str(path), **KEYS}
         fl.run(dataset={"table": both}, **CALL_OF_A_TABLE)
+    for changed, said in (
+        ({"a": [0.5, np.nan] * 60}, r"frame: column 'a', row 2: an empty cell is no number"),
+        (
+            {"kind": [*"ab", "-1"] * 40},
+            r"frame: label 'kind' has -1, .* frame, column 'kind', row 3",
+        ),
+    ):
+        with pytest.raises(FedloomError, match=rf"datasets\.0\.table: {said}") as caught:
+            data = {"table": {"frame": table.assign(**changed), **KEYS}}
+            fl.run(dataset=data, **CALL_OF_A_TABLE)
+        assert ".parquet" not in str(caught.value)
     for alone in (table, {"table": table}):
         with pytest.raises(FedloomError, match=r"dataset: is a DataFrame\. Try: write"):
             fl.run(dataset=alone, **CALL_OF_A_TABLE)

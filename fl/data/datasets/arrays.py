@@ -180,6 +180,11 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
     if x.ndim < 2 or x.dtype.kind not in "uif" or not x.size:
         problem = f"{name}: x is {x.dtype} {list(x.shape)}"
         raise DataError(f"{problem}. Allowed: numbers [samples, ...] with two dimensions or more")
+    if (x.ndim > 3 and _has_tokens(x)) or (x.ndim == 3 and x.dtype in (np.int16, np.uint16)):
+        problem = f"{name}: x is {x.dtype} {list(x.shape)}, and whole numbers but uint8 are tokens"
+        allowed = "images as uint8, 0 to 255, or as floats"
+        bits_8 = "x.astype('uint8')" if x.min() >= 0 and x.max() <= 255 else "x.astype('float32')"
+        raise DataError(problem, allowed, f"write {bits_8} instead of x")
     if replacement := _channels_first(x):
         problem = f"{name}: x is {x.dtype} {list(x.shape)}, images without a dimension of channels"
         if x.ndim == 4:
