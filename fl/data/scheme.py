@@ -65,9 +65,9 @@ class CommonKeys:
         test: Share of each client's samples for tests, or ``published``, like `val`.
         server: Share of each client's samples that the server gets instead.
         unseen: Clients held out of training, drawn by the seed: share or number. With
-            ``published``: clients without samples of the published train split. Where `val` or
-            `test` is published too, natural clients of such samples alone are divided by the
-            default shares.
+            ``published``: clients without samples of the published train split. Natural clients
+            that have samples of the published `val` or `test` alone are among them; these samples
+            are divided by the shares, of which a published one has its default.
         modalities: Numbers of clients with each of the data set's modalities, in its order; one
             more number counts clients with all modalities.
     """

@@ -17,7 +17,8 @@ where files are no splits, in all of them, as no partition is known when data ar
 token more, ``vocabulary``, is any other word, and fills up. CelebA's, which are names of files, are
 not read: `images` reads these with a table.
 
-Labels that are whole numbers are classes as they stand, from 0 to the largest; a character is a
+Labels that are whole numbers are classes as they stand, from 0 to the largest, and a note names
+those without a sample; a number for a missing label, such as -1, is refused. A character is a
 class by its place in the alphabet where inputs are characters; other texts are in order.
 
 Memory: one file.

@@ -19,8 +19,9 @@ Empty cells are refused, unless ``missing`` says what becomes of them:
 
 In all columns, what pandas reads as missing (NA, NaN, None, null, ...) and ``?`` count as empty.
 One value in several spellings (``0`` and ``0.0``, ``True`` and ``TRUE``) is refused among labels,
-clients and categories. Columns in which pandas stored its index, by the metadata of Parquet or by
-the name ``Unnamed: 0``, are no features.
+clients and categories; so is a number for a missing label, client or group, such as ``-1``. Columns
+in which pandas stored its index, by the metadata of Parquet or by the name ``Unnamed: 0``, are no
+features.
 
 A feature that equals the label or the target, or stands one to one for the label, is named by a
 warning when the table is read and by a note in reports: a model would learn nothing else.
