@@ -72,7 +72,7 @@ def train(
     failed: list[Failure] = []
     bar = ProgressBar(sum(rounds.values()), progress and bool(missing))
     try:
-        _make_data(plan, [bundles[name] for name in missing], bar)
+        _make_data([bundles[name] for name in missing], bar)
         for study in plan.studies.values():
             for note in partitions.notes(results, study):
                 warn(note)
@@ -109,15 +109,15 @@ def _check_processes(bundles: list[Bundle]) -> None:
         raise ConfigError(CALL / "execution" / "processes", problem, advice=advice)
 
 
-def _make_data(plan: Plan, bundles: list[Bundle], bar: ProgressBar) -> None:
+def _make_data(bundles: list[Bundle], bar: ProgressBar) -> None:
     """Make the data sets and the partitions of bundles, if they do not exist."""
-    for name, bundle in {bundle.partition: bundle for bundle in bundles}.items():
+    for bundle in {bundle.partition: bundle for bundle in bundles}.values():
         bar.describe(f"preparing {bundle.title}")
-        planned, data = plan.partitions[name], Path(bundle.data)
-        spec = planned.spec
-        supply = preparation.source_policy(spec, bundle.sources, bundle.lock)
-        preparation.prepare_dataset(spec, data, supply)
-        partitioning.make_partition(planned.scheme, spec, data, Path(bundle.results), supply)
+        spec, data = bundle.runs[0].spec, Path(bundle.data)
+        dataset, scheme = spec["dataset"], spec["partition"]
+        supply = preparation.source_policy(dataset, bundle.sources, bundle.lock)
+        preparation.prepare_dataset(dataset, data, supply)
+        partitioning.make_partition(scheme, dataset, data, Path(bundle.results), supply)
 
 
 @contextlib.contextmanager

@@ -30,7 +30,6 @@ from fl.plan.published_tables import check_tables
 from fl.plan.rehearsal import Findings, Rehearsal, check_traces, rehearse
 from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario, check_same_task
-from fl.plan.study_plan import Setting
 from fl.plan.study_settings import ScenarioKey, StudySettings, scenario_key, study_settings
 from fl.store.run_record import PREDICTIONS, WEIGHTS
 
@@ -54,7 +53,6 @@ class Expansion:
         runs: Its runs; the bundle of each is not known yet.
         scenarios: The data set, the partition and the model of runs, by `scenario_key`.
         settings: Its settings.
-        shared: What all settings have in common, in words; empty if there is only one.
         entries: The method entries by label.
         watched: The `change_stamp` of each file outside the config that runs depend on, by path.
         parameters: Number of trained weights, by the texts of model and data set.
@@ -69,8 +67,7 @@ class Expansion:
     location: Location
     runs: list[Run]
     scenarios: dict[ScenarioKey, Scenario]
-    settings: list[Setting]
-    shared: str
+    settings: StudySettings
     entries: dict[str, MethodEntry]
     watched: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -303,8 +300,7 @@ def expand(
         location=location,
         runs=_runs(study, components, expanded, settings),
         scenarios=scenarios,
-        settings=settings.settings,
-        shared=settings.shared,
+        settings=settings,
         entries={entry.label: entry for entry in components.entries},
         watched=watched,
         parameters=findings.parameters,

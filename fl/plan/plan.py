@@ -44,8 +44,6 @@ class Plan:
         settings: What ``config.yaml`` says.
         studies: The studies by name.
         bundles: The bundles by id.
-        datasets: Specs of the data sets by id.
-        partitions: The partitions by id.
         watched: The `change_stamp` of each file outside config that the plan depends on, by path.
         key: Fingerprint of what it was made of, if it was made to be written with an index.
     """
@@ -53,8 +51,6 @@ class Plan:
     settings: Settings
     studies: dict[str, StudyPlan]
     bundles: dict[str, Bundle]
-    datasets: dict[str, ComponentSpec]
-    partitions: dict[str, PlannedPartition]
     watched: dict[str, str]
     key: str = ""
 
@@ -151,13 +147,10 @@ def _plan_of(expansions: Sequence[Expansion], settings: Settings, folder: Path, 
     for expansion in expansions:
         runs = [replace(run, bundle=bundle_of_run[run.run]) for run in expansion.runs]
         studies[expansion.name] = plan_study(expansion, runs, folder)
-    all_runs = [run for expansion in expansions for run in expansion.runs]
     return Plan(
         settings=settings,
         studies=studies,
         bundles=bundles,
-        datasets={run.dataset_id: run.spec["dataset"] for run in all_runs},
-        partitions={run.partition_id: _planned_partition(run) for run in all_runs},
         watched=dict(sorted(pair for e in expansions for pair in e.watched.items())),
         key=key,
     )
@@ -173,17 +166,12 @@ def read(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Pla
     if index is None or not {*names} <= {*index.studies}:
         return make(folder, studies, checked)
     results = settings.results
-    of_studies = [index.studies[name] for name in names]
-    bundles = sorted({bundle for study in of_studies for bundle in study.bundles})
-    partitions = sorted({partition for study in of_studies for partition in study.partitions})
-    datasets = {index.bundles[name].dataset for name in bundles}
+    bundles = sorted({bundle for name in names for bundle in index.studies[name].bundles})
     return Plan(
         settings=settings,
         watched=index.watched,
         studies={name: plan_files.read_study(results, name) for name in names},
         bundles={name: plan_files.read_checked_bundle(results, name) for name in bundles},
-        datasets={name: plan_files.read_dataset(results, name) for name in datasets},
-        partitions={name: plan_files.read_partition(results, name) for name in partitions},
     )
 
 
@@ -208,11 +196,18 @@ def write(plan: Plan) -> PlanIndex:
         FedloomError: If the disk refuses.
     """
     results = plan.settings.results
+    datasets: dict[str, ComponentSpec] = {}
+    partitions: dict[str, PlannedPartition] = {}
+    for bundle in plan.bundles.values():
+        spec = bundle.runs[0].spec
+        datasets[bundle.dataset] = spec["dataset"]
+        planned = PlannedPartition(bundle.dataset, spec["dataset"], spec["partition"])
+        partitions[bundle.partition] = planned
     items_by_kind: dict[plan_files.Kind, Mapping[str, object]] = {
         "studies": plan.studies,
         "bundles": plan.bundles,
-        "datasets": plan.datasets,
-        "partitions": plan.partitions,
+        "datasets": datasets,
+        "partitions": partitions,
     }
     for kind, items in items_by_kind.items():
         for name, item in items.items():
@@ -310,15 +305,6 @@ def _title(run: Run) -> str:
     point = ", ".join(f"{key}={value}" for key, value in run.point.items())
     scenario = f"{run.dataset} / {run.partition} / {run.model}"
     return f"{run.title}{f'({point})' if point else ''} on {scenario}"
-
-
-def _planned_partition(run: Run) -> PlannedPartition:
-    return PlannedPartition(
-        dataset=run.dataset_id,
-        spec=run.spec["dataset"],
-        scheme=run.spec["partition"],
-        text=run.partition,
-    )
 
 
 def _index(plan: Plan) -> PlanIndex:

@@ -43,13 +43,11 @@ class PlannedPartition:
         dataset: Id of the data set.
         spec: Spec of the data set.
         scheme: Spec of the partition scheme.
-        text: The partition as a study writes it.
     """
 
     dataset: str
     spec: ComponentSpec
     scheme: ComponentSpec
-    text: str
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,8 @@ def test_an_entry_runs_on_its_own_data_and_others_start_from_it(tmp_path: Path) 
     assert before.partition == "homogeneous(clients=2)"
     assert [run.start for run in runs["tuned"]] == [before.run] * 2
     assert {run.dataset for run in runs["tuned"]} == {"synthetic(alpha=1.0, clients=4, samples=40)"}
-    assert len(found.datasets) == 2 and len(found.partitions) == 3
+    assert len({bundle.dataset for bundle in found.bundles.values()}) == 2
+    assert len({bundle.partition for bundle in found.bundles.values()}) == 3
 
 
 def test_what_it_is_trained_on_is_part_of_what_starts_from_it(tmp_path: Path) -> None:

@@ -227,8 +227,10 @@ def test_a_bundle_names_what_it_needs(config: Path):
     assert [m.keep for m in by["fedavg"].runs] == [["final.safetensors"]] * 2
     assert [m.keep for m in by["ft"].runs] == [[], []]
     assert [m.start for m in by["ft"].runs] == [m.run for m in by["fedavg"].runs]
-    assert by["ft"].dataset in found.datasets
-    assert by["ft"].partition in found.partitions
+    plan.write(found)
+    spec = by["ft"].runs[0].spec
+    assert plan_files.read_dataset("results", by["ft"].dataset) == spec["dataset"]
+    assert plan_files.read_partition("results", by["ft"].partition).scheme == spec["partition"]
 
 
 CELLS = {
