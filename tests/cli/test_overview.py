@@ -118,7 +118,7 @@ def test_a_paper_that_no_study_is_of_is_refused(
 def test_a_study_that_is_named_after_a_table_shows_it() -> None:
     page = (ROOT / "docs" / "reference" / "studies.md").read_text()
     rows = re.findall(r"^\| \[`([^`]+)`\]\(\S+\) \| ([^|]*) \|", page, re.MULTILINE)
-    assert len(rows) == len(list((ROOT / "config" / "studies").glob("*.yaml")))
+    assert len(rows) == len(list((ROOT / "config" / "studies").rglob("*.yaml")))
     for name, shows in rows:
         for kind, number in re.findall(r"-(table|figure)(\d+[a-z]?)(?:-|$)", name):
             assert re.search(rf"{kind}s? .*\b{number}", shows.lower()), f"{name}: {shows!r}"

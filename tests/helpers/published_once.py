@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import yaml
 
+from fl.plan import study_files
 from fl.pytorch import vision
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
@@ -74,7 +75,7 @@ def listed() -> list[str]:
 def study(name: str) -> dict[str, Any]:
     """The keys of a shipped study, made small."""
     wanted = STUDIES[name]
-    shipped = yaml.safe_load((CONFIG / "studies" / f"{name}.yaml").read_text())
+    shipped = yaml.safe_load(study_files.file(CONFIG, name).read_text())
     training = shipped["training"]
     # Methods have defaults of their own, so that keys of the study do not reach all.
     small = {
