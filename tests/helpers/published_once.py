@@ -20,7 +20,7 @@ import yaml
 from fl.plan import study_files
 from fl.pytorch import vision
 
-CONFIG = Path(__file__).resolve().parents[1] / "config"
+CONFIG = Path(__file__).resolve().parents[2] / "config"
 LIST = CONFIG / "published" / "ran-once.txt"
 
 
