@@ -217,7 +217,7 @@ def test_a_name_that_no_study_can_have(
     asked = [["plan"]] + [["show", name, *planned] for planned in ([], ["--planned"])]
     for command in asked if not name.startswith("-") else asked[:1]:
         said = message(capsys, *command, "--config", str(config))
-        assert f"{name!r} is no name for a study. Allowed: up to 100 letters, digits" in said
+        assert repr(name) in said and "Allowed: " in said and "100" in said
 
 
 def test_studies_are_asked_for_with_spaces_and_with_commas(tmp_path: Path) -> None:

@@ -218,6 +218,4 @@ def test_a_place_that_is_taken_is_refused(lab: Path, crate: Path) -> None:
     assert "exists already. Try: choose another name" in done.stderr
     done = run(lab, ["export", "tiny", "--crate", "crate.tar"])
     assert done.returncode == 1
-    assert (
-        "crate.tar: has another archive's ending. Allowed: a folder, or a file *.zip" in done.stderr
-    )
+    assert re.search(r"crate\.tar: .*Allowed: .*\*\.zip", done.stderr)

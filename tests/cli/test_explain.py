@@ -72,12 +72,11 @@ def test_the_key_that_differs_from_the_nearest_run_is_named_first(tmp_path: Path
     planned = member()
     first, second, *rest = lines("new", {"new1": planned}, store)
     assert first == "training.rounds: 2, not 3"
-    assert second == f"run new1: not trained; the nearest run in {tmp_path} is near"
-    assert rest[3:] == [
-        "method: fedavg",
-        "training: lr 0.1, rounds 2",
-        "other keys: terms [], start None, seed 0",
-    ]
+    assert second.startswith("run new1: ") and second.endswith(f"{tmp_path} is near")
+    keys = dict(line.split(": ", 1) for line in rest[3:])
+    assert [*keys] == ["method", "training", "other keys"]
+    assert keys["method"] == "fedavg" and keys["training"] == "lr 0.1, rounds 2"
+    assert "seed 0" in keys["other keys"]
 
 
 MANY = {f"fl/api/{number}.py": HASH for number in range(130)}
@@ -121,9 +120,9 @@ def test_a_run_that_starts_from_another_is_told_by_what_that_one_is(tmp_path: Pa
 def test_an_id_that_no_run_or_several_have_is_refused(tmp_path: Path) -> None:
     planned = {"ab1": member(), "ab2": member()}
     assert lines("ab1", planned, Store(tmp_path))[0] == f"{tmp_path} has no other run"
-    with pytest.raises(FedloomError, match=r"several run IDs start with 'ab': ab1, ab2. Try: "):
+    with pytest.raises(FedloomError, match=r"'ab': ab1, ab2\. Try: "):
         lines("ab", planned, Store(tmp_path))
-    with pytest.raises(FedloomError, match=r"no run ID starts with 'x' .*; a cannot be planned"):
+    with pytest.raises(FedloomError, match=r"'x' .*; a cannot be planned"):
         list(explain("x", members(planned), Store(tmp_path), ["a cannot be planned: b"]))
 
 

@@ -236,7 +236,7 @@ def test_gc_spares_what_other_code_made_unless_it_is_asked_by_name(place: Planne
     assert "2 more runs of earlier, later or edited code" in said
     [needed, _] = place.runs("fedavg")
     wrong = say("gc", "--yes", needed, exit_status=1)
-    assert f"{needed}: is not stored, or a study needs it" in wrong
+    assert f"{needed}: " in wrong
     assert "1 run removed" in say("gc", "--yes", first)
     assert "1 run removed" in say("gc", "--yes")
     assert not place.store().has(second) and place.store().has(other)
@@ -249,7 +249,7 @@ def test_a_plan_of_an_earlier_version_is_told_without_an_error_of_python(place: 
     path = place.root / "results" / "plan" / "plan.json"
     path.write_text(json.dumps({"runs": [], "studies": {}}))
     said = say("gc", exit_status=1)
-    assert "changed since, or by another version of Fedloom" in said and "KeyError" not in said
+    assert "plan.json" in said and "KeyError" not in said
     assert "Try: `fedloom plan --write`" in said
 
 
@@ -314,7 +314,11 @@ def test_studies_and_the_plan_choose_what_goes(place: Planned, say: Say):
     assert Store(place.root / "c").has(other)
     place.store().remove(place.runs("fedavg")[0])
     said = say("export", str(place.root / "d"), "--planned", exit_status=1)
-    assert ": 1 run of the plan are missing, such as " in said and not (place.root / "d").exists()
+    assert (
+        ": 1 run of the plan" in said
+        and place.runs("fedavg")[0] in said
+        and not (place.root / "d").exists()
+    )
 
 
 # All at once

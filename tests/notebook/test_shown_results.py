@@ -81,8 +81,8 @@ def test_a_result_has_the_tests_of_its_report_and_says_what_is_significant(
     for value in tests["p_corrected"].dropna():
         assert value == 1 or f"{value:.2g}" in paired
     said = " ".join(str(result).split())
-    assert "None of these differences is statistically significant: with 2 draws" in said
-    assert "(exact sign-flip test, of Student's t over draws, 5 %" in said
+    assert "statistically significant" in said and "with 2 draws" in said
+    assert "5 %" in said
     assert max(map(len, str(result).splitlines()[-5:])) <= 100 + len(str(folder))
     baseline = fl.run(methods=METHODS, baseline="fedavg", **{**CALL, "rounds": 2, "seeds": 6})
     tests = baseline.tests()

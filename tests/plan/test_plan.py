@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -139,15 +140,12 @@ def test_a_start_has_to_be_an_entry_with_a_shared_model(config: Path):
     assert "methods.a.start" in said
     assert "Allowed: fedavg" in said
     said = refused(config, methods={"local": None, "a": {**tune, "start": "local"}})
-    assert "methods.a.start: 'local' (local) has no shared model to start from" in said
+    assert "methods.a.start: 'local' " in said
     said = refused(config, methods={"fedavg": None, "fedprox": {"start": "fedavg"}})
-    assert (
-        "is 'fedavg', but fedprox does not start from a stored model. Allowed: no start; " in said
-    )
-    assert "finetune" in said
+    assert re.search(r"methods\.fedprox\.start: .*'fedavg'.*Allowed: no start.*finetune", said)
     warm = {"method": "warm-up"}
     said = refused(config, methods={"a": {**warm, "train_on": "b"}, "b": {**warm, "train_on": "a"}})
-    assert "methods.a.train_on: 'b' does not train on all samples itself" in said
+    assert "methods.a.train_on: 'b' " in said
 
 
 @pytest.mark.parametrize(
@@ -482,7 +480,7 @@ def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
     assert "102 runs in 51 bundles; 102 to train" in said
     cores = len(os.sched_getaffinity(0))
     assert f"1 job on {cores} core" in said
-    assert "51 cluster jobs (snakemake --profile slurm); fewer cluster jobs if" in said
+    assert "51 cluster jobs (snakemake --profile slurm)" in said
     assert said.endswith("\nCluster jobs ask for 4,000 MiB, 240 min, 1 core (51)\n")
     text = "studies: [a]\nexecution: {run_minutes: 1, merge_minutes: 30}\n"
     (config / "config.yaml").write_text(text)
@@ -913,5 +911,4 @@ def test_per_draw_needs_a_partition_with_a_seed(config: Path) -> None:
     table = pd.DataFrame({"sample": range(90), "client": [i // 30 for i in range(90)]})
     table.assign(split=splits).to_parquet("clients.parquet", index=False)
     said = refused(config, partitions=[{"file": {"path": "clients.parquet"}}], seeds="per-draw")
-    assert "seeds: is per-draw, but the partition file" in said
-    assert "Try: a list of seeds, or a partition scheme with the key seed" in said
+    assert re.search(r"seeds: .*per-draw.*partition file.*Try: .*\bseed\b", said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -151,10 +152,5 @@ def test_processes_that_cannot_be_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             planning.make(tmp_path / name, {"processes": 2, **execution})
         said[name] = str(caught.value).split("config.yaml: ")[1]
-    assert said["many"] == (
-        "execution.processes: is 5, but 4 clients take part in a round of FedAvg. Allowed: 1 to 4"
-    )
-    assert said["debug"] == (
-        "execution.processes: is 2, but backend is debug, which trains one client at a time. "
-        "Allowed: 1, or another backend"
-    )
+    assert re.match(r"execution\.processes: .*\b5\b.*\b4 clients.*Allowed: 1 to 4", said["many"])
+    assert re.match(r"execution\.processes: .*\b2\b.*debug.*Allowed: 1\b", said["debug"])
