@@ -164,7 +164,10 @@ def personal(server: FedDBEServer, client: RecipeClient) -> FedDBEModel:
 
 def first_means(context: BuildContext) -> Phase:
     """Return the phase before round 1 in which the mean of the clients' features is found."""
-    network, plain = context.network, single_pass(recipe(replace(context, terms=())))
+    network = context.network
+    # This training leaves nothing behind, so its optimizer is not kept either.
+    training_settings = replace(context.training, keep_optimizer=False)
+    plain = single_pass(recipe(replace(context, terms=(), training=training_settings)))
 
     def begin(server: FedDBEServer, client: RecipeClient) -> RecipeWork:
         return plain.begin(shared_model(server, None), without_added(client))

@@ -116,9 +116,10 @@ def test_fedphp_is_taught_from_the_second_round_on() -> None:
 # FedDBE
 
 
-def test_feddbe_finds_the_mean_of_features_and_trains_a_vector_beside_them() -> None:
+@pytest.mark.parametrize("keep", [False, True])
+def test_feddbe_finds_the_mean_of_features_and_trains_a_vector_beside_them(keep: bool) -> None:
     """Features of the model of one layer are its inputs: 1 and 2, 3."""
-    simulation = of("feddbe", TWO, {"kappa": 7.0}, rounds=1, local_steps=1)
+    simulation = of("feddbe", TWO, {"kappa": 7.0}, rounds=1, local_steps=1, keep_optimizer=keep)
     state = trained(simulation, begin=0.4)
     assert state.server["feature_mean"].tolist() == pytest.approx([2.0])
     for client, samples in enumerate(TWO):
