@@ -7,7 +7,7 @@ the uploads that follow training.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from torch import Tensor
@@ -162,39 +162,65 @@ def _with_anchors(
     initial: InitialAnchors,
 ) -> AnyMethod:
     """Return the method with a server that keeps ``keys`` and sends its anchors."""
-    network, inner_send = context.network, method.send
+    steps = AnchorSteps(method, context, keys, aggregate, initial)
+    averaging = isinstance(aggregate, WeightedAverage)
+    return replace(
+        method,
+        init=steps.init,
+        aggregate=WeightedAverage(steps.keep_anchors) if averaging else steps.keep_anchors,
+        send=steps.send,
+        check_clients=steps.admit,
+    )
 
-    def init(variables: Variables) -> TreePair:
-        server, client = method.init(variables)
+
+@dataclass(frozen=True, eq=False)
+class AnchorSteps:
+    """Functions of a method whose server keeps and sends anchors.
+
+    Attributes:
+        method: The method to extend.
+        context: The context in which the method is built.
+        keys: Keys that the server's state gains.
+        inner_aggregate: The function that aggregates the uploads.
+        initial: A function that makes the first anchors.
+    """
+
+    method: Method
+    context: BuildContext
+    keys: tuple[str, ...]
+    inner_aggregate: Aggregate
+    initial: InitialAnchors
+
+    def init(self, variables: Variables) -> TreePair:
+        """Return the method's states, and the first anchors."""
+        server, client = self.method.init(variables)
         if "anchors" in server:
             raise FedloomError("anchors: the method has anchors already", advice="add them once")
-        _complete_model(network, client, server)
-        anchors = initial(network, variables, context.classes)
+        _complete_model(self.context.network, client, server)
+        anchors = self.initial(self.context.network, variables, self.context.classes)
         new = {"anchors": anchors, ANCHOR_ROUND: anchors.new_ones(())}
-        return {**server, **{key: new[key] for key in keys}}, client
+        return {**server, **{key: new[key] for key in self.keys}}, client
 
-    def send(server: Tree) -> Tree:
+    def send(self, server: Tree) -> Tree:
+        """Send what the method sends, and the anchors."""
         download = (
-            inner_send(server)
-            if inner_send
+            self.method.send(server)
+            if self.method.send
             else {k: v for k, v in server.items() if k != ANCHOR_ROUND}
         )
         return {**download, "anchors": server["anchors"]}
 
-    def keep_anchors(server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
-        server_state, client_states = aggregate(server, clients, uploads, n)
-        missing = {key: server[key] for key in keys if key not in server_state}
+    def keep_anchors(self, server: Tree, clients: Tree, uploads: Tree, n: Tensor) -> TreePair:
+        """Aggregate, and keep what the method does not know of."""
+        server_state, client_states = self.inner_aggregate(server, clients, uploads, n)
+        missing = {key: server[key] for key in self.keys if key not in server_state}
         return {**server_state, **missing}, client_states
 
-    def admit(counts: Tensor, clients: Tensor) -> None:
-        if method.check_clients:
-            method.check_clients(counts, clients)
+    def admit(self, counts: Tensor, clients: Tensor) -> None:
+        """Check the clients' samples, as the method does, and that every class has some."""
+        if self.method.check_clients:
+            self.method.check_clients(counts, clients)
         _check_held(counts[clients].sum(0))
-
-    marked_aggregate = (
-        WeightedAverage(keep_anchors) if isinstance(aggregate, WeightedAverage) else keep_anchors
-    )
-    return replace(method, init=init, aggregate=marked_aggregate, send=send, check_clients=admit)
 
 
 def _check_held(counts: Tensor) -> None:

@@ -222,10 +222,12 @@ def head_pass(context: BuildContext, epochs: int) -> Pass:
         params, state = steps.step(work["params"], grads, work["optimizer"], lr)
         return {**work, "params": params, "optimizer": state}
 
-    def end(server: Tree, model: Variables, work: HeadWork) -> tuple[Variables, Tree]:
-        return {**model, "params": {**model["params"], **work["params"]}}, {}
+    return Pass(begin, loss, update, end_head_pass, Sampling(epochs=epochs))
 
-    return Pass(begin, loss, update, end, Sampling(epochs=epochs))
+
+def end_head_pass(server: Tree, model: Variables, work: HeadWork) -> tuple[Variables, Tree]:
+    """Return the model with the trained classifier."""
+    return {**model, "params": {**model["params"], **work["params"]}}, {}
 
 
 def input_shapes(context: BuildContext) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:

@@ -25,6 +25,7 @@ released code (cdd8382) to 3e-15 in float64.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -39,6 +40,7 @@ from fl.api import (
     NonNegative,
     Pass,
     Positive,
+    Recipe,
     RecipeUpload,
     Share,
     Term,
@@ -133,36 +135,13 @@ class FedLGD:
         local_images.check_image_inputs(context)
         distilling = self.server_steps, self.image_lr, self.image_momentum
         anchors = GlobalImages(context, self.global_images, self.is_distilling, *distilling)
-        plain = recipe(context)
         matching = MatchingOptions(self.real, self.image_lr, self.image_momentum)
         warming = distribution_matching(context, matching, lambda round_: self.warmup, "new")
-
-        def init(variables: Variables) -> tuple[FedLGDServer, GlobalClient]:
-            server, client = plain.init(variables)
-            template = trees.leaves(variables["params"])[0]
-            key = torch.tensor(
-                rng.torch_seed(context.seed, "virtual images"), device=template.device
-            )
-            images = anchors.initial_images(key, template.dtype)
-            own = local_images.zero_images(context, variables, self.images)
-            return (
-                {**server, "images": images, "key": key, "round": torch.zeros_like(key)},
-                {**client, "images": own, "anchors": torch.zeros_like(images)},
-            )
-
-        def aggregate(
-            server: FedLGDServer, clients: GlobalClient, uploads: RecipeUpload, n: Tensor
-        ) -> tuple[FedLGDServer, GlobalClient]:
-            mean, round_ = trees.mean(uploads, torch.ones_like(n)), server["round"] + 1
-            images = server["images"]
-            if self.is_distilling(int(round_)):
-                images = anchors.distil(server, mean, int(round_))
-            return {**server, **mean, "round": round_, "images": images}, clients
-
+        steps = FedLGDSteps(self, recipe(context), anchors, context)
         return Method(
-            init,
+            steps.init,
             self.passes(context, matching, anchors),
-            aggregate,
+            steps.aggregate,
             {"global": evaluated},
             earlier_phases=(
                 local_images.initial_phase(context, self.images, self.initial, warming),
@@ -203,6 +182,47 @@ class FedLGD:
 
     def _refreshes(self, round_: int) -> int:
         return self.client_steps if self.is_distilling(round_) and round_ > 1 else 0
+
+
+@dataclass(frozen=True, eq=False)
+class FedLGDSteps:
+    """What the server of FedLGD keeps and does.
+
+    Attributes:
+        options: The keys of the method.
+        plain: FedAvg.
+        anchors: The server's images.
+        context: The context in which the method is built.
+    """
+
+    options: FedLGD
+    plain: Recipe
+    anchors: GlobalImages
+    context: BuildContext
+
+    def init(self, variables: Variables) -> tuple[FedLGDServer, GlobalClient]:
+        """Return FedAvg's states, with first images of the server."""
+        server, client = self.plain.init(variables)
+        template = trees.leaves(variables["params"])[0]
+        key = torch.tensor(
+            rng.torch_seed(self.context.seed, "virtual images"), device=template.device
+        )
+        images = self.anchors.initial_images(key, template.dtype)
+        own = local_images.zero_images(self.context, variables, self.options.images)
+        return (
+            {**server, "images": images, "key": key, "round": torch.zeros_like(key)},
+            {**client, "images": own, "anchors": torch.zeros_like(images)},
+        )
+
+    def aggregate(
+        self, server: FedLGDServer, clients: GlobalClient, uploads: RecipeUpload, n: Tensor
+    ) -> tuple[FedLGDServer, GlobalClient]:
+        """Average the models, every client alike, and distil in the rounds tau."""
+        mean, round_ = trees.mean(uploads, torch.ones_like(n)), server["round"] + 1
+        images = server["images"]
+        if self.options.is_distilling(int(round_)):
+            images = self.anchors.distil(server, mean, int(round_))
+        return {**server, **mean, "round": round_, "images": images}, clients
 
 
 def evaluated(server: FedLGDServer, client: object) -> FedLGDModel:
