@@ -131,7 +131,7 @@ class FedIoT:
                 context, self.width, variables["params"]
             ),
         )
-        steps = FedIoTSteps(self, base, context)
+        steps = FedIoTSteps(base, head_pass(context, self.server_epochs), context)
         method: Method = base
         return replace(
             method,
@@ -148,13 +148,13 @@ class FedIoTSteps:
     """Functions of the pass of FedIoT, and what the server does.
 
     Attributes:
-        options: The keys of the method.
         base: FedAvg of encoders and decoders.
+        head_training: The pass in which the server trains the classifier.
         context: The context in which the method is built.
     """
 
-    options: FedIoT
     base: Recipe
+    head_training: Pass
     context: BuildContext
 
     def init(self, variables: Variables) -> tuple[FedIoTServer, Tree]:
@@ -174,10 +174,8 @@ class FedIoTSteps:
     ) -> tuple[Tree, FedIoTUpload]:
         """Upload encoder and decoders."""
         client, upload = single_pass(self.base).end(server, client, work)
-        decoders, model = (
-            client["personal_params"],
-            select(upload, weights_not_in(self.context.network.head)),
-        )
+        decoders = client["personal_params"]
+        model = select(upload, weights_not_in(self.context.network.head))
         sent: FedIoTUpload = {
             "params": model["params"],
             "buffers": model["buffers"],
@@ -193,9 +191,7 @@ class FedIoTSteps:
         number = server["round"] + 1
         averaged = trees.overlay(server, trees.mean(uploads, n))
         model: Variables = {"params": averaged["params"], "buffers": averaged["buffers"]}
-        trained = self.context.server_training(
-            head_pass(self.context, self.options.server_epochs), model, int(number)
-        )
+        trained = self.context.server_training(self.head_training, model, int(number))
         return {**averaged, **trained, "round": number}, clients
 
 

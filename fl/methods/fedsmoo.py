@@ -98,8 +98,9 @@ class FedSMOO:
     def build(self, context: BuildContext) -> Method:
         """Return gradients at w + e with e = rho d / ||d||, d = g - mu_k - s; mu_k += e - s."""
         base = recipe(context)
-        steps = FedSMOOSteps(self.rho, base)
-        step = replace(steps.sharp, begin=steps.begin, update=steps.update, end=steps.end)
+        sharp = sharpness_aware(single_pass(base), self.rho, direction=direction)
+        steps = FedSMOOSteps(self.rho, base, sharp)
+        step = replace(sharp, begin=steps.begin, update=steps.update, end=steps.end)
         method = replace(
             base, init=steps.init, passes=(step,), aggregate=MeanBased(steps.aggregate)
         )
@@ -113,15 +114,12 @@ class FedSMOOSteps:
     Attributes:
         rho: Length of the perturbation.
         base: FedAvg.
+        sharp: Its pass, with gradients at w + e.
     """
 
     rho: float
     base: Recipe
-
-    @property
-    def sharp(self) -> Pass[RecipeWork, RecipeUpload]:
-        """The pass with gradients at w + e."""
-        return sharpness_aware(single_pass(self.base), self.rho, direction=direction)
+    sharp: Pass[RecipeWork, RecipeUpload]
 
     def init(self, variables: Variables) -> tuple[FedSMOOServer, FedSMOOClient]:
         """Return FedAvg's states; s and mu_k are 0."""

@@ -119,8 +119,8 @@ class PFedHN:
         """Local training of generated weights; ``aggregate`` trains what generates them."""
         base = recipe(context, local=weights_in(context.network.names["buffers"]))
         optimizer = sgd(self.hyper_momentum, self.hyper_weight_decay)
-        steps = PFedHNSteps(self, base, optimizer, context)
         local: Pass = train_from_payload(single_pass(base))
+        steps = PFedHNSteps(self, base, local, optimizer, context)
         method = Method(
             steps.init,
             (replace(local, end=steps.end),),
@@ -168,13 +168,15 @@ class PFedHNSteps:
 
     Attributes:
         options: The keys of the method.
-        base: Local training of generated weights.
+        base: Local training.
+        local: Its pass, which begins at generated weights.
         optimizer: The optimizer of the hypernetwork.
         context: The context in which the method is built.
     """
 
     options: PFedHN
     base: Recipe
+    local: Pass
     optimizer: Optimizer
     context: BuildContext
 
@@ -194,7 +196,7 @@ class PFedHNSteps:
     ) -> tuple[RecipeClient, PFedHNUpload]:
         """Upload how far training moved the weights."""
         generated = client["payload"]["params"]
-        client, trained = train_from_payload(single_pass(self.base)).end(server, client, work)
+        client, trained = self.local.end(server, client, work)
         changes = trees.apply(torch.sub, generated, trained["params"])
         return client, {"moved": changes}
 
