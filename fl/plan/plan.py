@@ -97,21 +97,9 @@ def make(
                 drafts[name] = config.read_draft(folder, name, location)
         if not drafts:
             problems.raise_all()
-    expansions = _expand(folder, settings, drafts, checked, problems)
-    return _plan_of(expansions, settings, folder, key)
-
-
-def _expand(
-    folder: Path,
-    settings: Settings,
-    drafts: Mapping[str, Draft],
-    checked: bool,
-    problems: ConfigProblems,
-) -> list[Expansion]:
-    """Return the runs of all studies, or raise what is wrong with any of them."""
     if checked:
-        names = quantity(len(drafts), "study") if len(drafts) > 3 else ", ".join(drafts)
-        log.info("planning %s, which takes seconds", names)
+        studies_text = quantity(len(drafts), "study") if len(drafts) > 3 else ", ".join(drafts)
+        log.info("planning %s, which takes seconds", studies_text)
     from fl.plan import checks  # These import torch, which takes seconds, too.
     from fl.plan.components import OwnFiles
     from fl.plan.expand import expand
@@ -134,7 +122,7 @@ def _expand(
             executions = {label: entry.execution for label, entry in expansion.entries.items()}
             checks.check_resources(executions, expansion.runs, expansion.location, settings, folder)
     problems.raise_all()
-    return expansions
+    return _plan_of(expansions, settings, folder, key)
 
 
 def _plan_of(expansions: Sequence[Expansion], settings: Settings, folder: Path, key: str) -> Plan:

@@ -93,7 +93,10 @@ def rehearse(
     with keeping_freed_memory():
         for scenario in scenarios:
             with problems.collected():
-                rehearsal = Rehearsal.of(scenario, findings.cache)
+                key = model_key(scenario)
+                if key not in findings.cache:
+                    findings.cache[key] = Rehearsal(scenario)
+                rehearsal = findings.cache[key]
                 parameters = findings.parameters[scenario.model.text]
                 parameters.setdefault(scenario.dataset.text, rehearsal.parameters)
                 if rehearsal.head:
@@ -104,7 +107,7 @@ def rehearse(
         for entry, scenario in entries.items():
             if scenario in tried:
                 with problems.collected():
-                    rehearsal = Rehearsal.of(scenario, findings.cache)
+                    rehearsal = findings.cache[model_key(scenario)]
                     for key, result in rehearse_entry(entry, rehearsal, scenario).items():
                         rehearsed[entry.label, key] = result
     findings.without_passes.update(
@@ -204,19 +207,6 @@ class Rehearsal:
         heads = [name for network in self._networks.values() for name in network.head_names]
         self.head = ", ".join(dict.fromkeys(heads))
         self._rehearsed: dict[str, Rehearsed] = {}
-
-    @classmethod
-    def of(cls, scenario: Scenario, rehearsals: dict[str, Rehearsal]) -> Rehearsal:
-        """Return the rehearsal of a scenario's model, made once and kept in ``rehearsals``.
-
-        Raises:
-            ConfigError: If the model does not take these inputs.
-        """
-        all_inputs = [asdict(inputs) for inputs in scenario.inputs]
-        key = _key([scenario.model.spec, all_inputs, scenario.task.name])
-        if key not in rehearsals:
-            rehearsals[key] = cls(scenario)
-        return rehearsals[key]
 
     def try_point(self, point: Point, absent_clients: int) -> Rehearsed:
         """Build a method and take a step of each of its passes.
@@ -352,6 +342,12 @@ def copies(build_module: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
             return build_module()
 
     return build
+
+
+def model_key(scenario: Scenario) -> str:
+    """Return the key of a scenario's model and inputs; one rehearsal serves all of one key."""
+    all_inputs = [asdict(inputs) for inputs in scenario.inputs]
+    return _key([scenario.model.spec, all_inputs, scenario.task.name])
 
 
 def probed_network(
