@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from pytorch.test_folding import CLIENTS, IMAGES, LAYERS, equal, passed, with_gradients
+from folded import CLIENTS, IMAGES, LAYERS, equal, passed, with_gradients
 from torch import nn
 
 from fl.api import trees
