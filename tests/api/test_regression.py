@@ -60,6 +60,7 @@ def test_fedavg_of_a_linear_model_is_that_of_numpy() -> None:
     training = {"local_epochs": 1, "local_steps": None, "momentum": 0.0, "weight_decay": 0.0}
     simulation = world("fedavg", LINEAR, batch_size=64, participation=1.0, schedule="constant",
                        lr_decay=1.0, rounds=3, **training)  # fmt: skip
+    # The rows that train, and their scales.
     spec = {"method": {"name": "fedavg"}, "away": True}
     table = golden.table(spec)
     given = golden.arrays("targets", table)
@@ -68,6 +69,7 @@ def test_fedavg_of_a_linear_model_is_that_of_numpy() -> None:
     every = np.concatenate([*rows.values()])
     scales = [(a[every].mean(0), a[every].std(0)) for a in (given["x"], given["target"])]
     x, y = ((a - m) / s for a, (m, s) in zip((given["x"], given["target"]), scales, strict=True))
+    # FedAvg in NumPy, three rounds of one step.
     start = simulation.begin().server["params"]
     w, b = (start[name].numpy().ravel().copy() for name in start)
     for _ in range(3):
@@ -77,11 +79,13 @@ def test_fedavg_of_a_linear_model_is_that_of_numpy() -> None:
             steps.append((w - 0.2 * gap @ x[samples] / len(samples), b - 0.2 * gap.mean()))
         sizes = np.array([len(samples) for samples in rows.values()]) / len(every)
         w, b = (sum(n * step[i] for n, step in zip(sizes, steps, strict=True)) for i in (0, 1))
+    # The weights of Fedloom are these.
     state, metrics = worlds.run(simulation, "stacked")
     params = state.server["params"]
     for name, expected in zip(params, (w, b), strict=True):
         assert params[name].numpy().ravel() == pytest.approx(expected, abs=1e-12)
 
+    # Its metrics are of targets in their own units.
     tests = table[(table["split"] == "test") & (table["client"] == 2)]["sample"].to_numpy()
     mean, sd = scales[1]
     predicted = mean + sd * (x[tests] @ w + b)
@@ -94,10 +98,12 @@ def test_fedavg_of_a_linear_model_is_that_of_numpy() -> None:
     assert values["rmse"] == pytest.approx(root_mean_squared_error(truth, predicted), rel=1e-12)
     assert values["r2"] == pytest.approx(r2_score(truth, predicted), rel=1e-12)
     assert values["loss"] == pytest.approx((values["rmse"] / sd) ** 2, rel=1e-12)
+    # So are predictions.
     shown = predict_split(simulation, simulation.final_weights(state)["global"], "global", "test")
     shown = shown[shown["client"] == 2]
     assert shown["target"].to_numpy() == pytest.approx(truth, rel=1e-12)
     assert shown["predicted"].to_numpy() == pytest.approx(predicted, rel=1e-12)
+    # Held-out clients are scored, and a smaller error is the better score.
     assert UNSEEN in set(metrics["split"])
     scores = validation_scores(simulation, metrics)
     assert scores[3] > scores[1], "an error that falls is a score that rises"

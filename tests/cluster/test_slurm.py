@@ -89,21 +89,25 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
     def over(name: str) -> None:
         (clustered.root / f"{name}.over").touch()
 
+    # Cancelled, while the config is edited and saved half way.
     clustered.until(lambda: clustered.rounds("cancelled 0") >= 5)
     text = yaml.safe_dump({**SETTINGS, **settings})
-    clustered.write("config/config.yaml", "studies: [")  # Edited, and saved half way.
+    clustered.write("config/config.yaml", "studies: [")
     over("cancelled")
     clustered.cluster.ask("scancel", clustered.jobs("cancelled 0")[0].id)
+    # Requeued.
     clustered.until(lambda: clustered.rounds("requeued 0") >= 5)
     over("requeued")
     clustered.cluster.ask("scontrol", "requeue", clustered.jobs("requeued 0")[0].id)
     clustered.until(lambda: clustered.ended("requeued 0") == "requeued")
+    # Out of time.
     clustered.until(lambda: clustered.rounds("late 0") > 0)
     over("late")
     clustered.until(lambda: clustered.jobs("late 0")[0].restarts)
     clustered.write("config/config.yaml", text)
     said = clustered.end(process, exit_status=1)
 
+    # These three go on where they were, to the same bytes.
     first, second = clustered.jobs("cancelled 0")
     assert (first.state, second.state) == ("CANCELLED", "COMPLETED")
     [requeued] = clustered.jobs("requeued 0")
@@ -114,10 +118,12 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
         assert 0 < clustered.resumed(f"{name} 0") < 120
         assert clustered.metrics(f"{name} 0") == clustered.undisturbed(f"{name} 0")
 
+    # Out of memory: tried again with twice as much.
     first, second = clustered.jobs("hungry 0")
     assert (first.state, first.memory) == ("FAILED", "1100M")
     assert (second.state, second.memory) == ("COMPLETED", "2200M")
 
+    # Two that nothing befalls have the resources that they ask for.
     [plain] = clustered.jobs("fedavg 0")
     assert (plain.state, plain.gpus) == ("COMPLETED", ""), "on nodes without GPUs"
     [several] = clustered.jobs("fedprox 0")
@@ -125,6 +131,7 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
     record = clustered.root / "results" / "runs" / clustered.run("fedprox 0") / "run.json"
     assert json.loads(record.read_text())["execution"]["processes"] == 2
     assert clustered.metrics("fedprox 0") == clustered.undisturbed("fedprox 0")
+    # The broken one is given up and takes no other with it.
     assert [job.state for job in clustered.jobs("broken 0")] == ["FAILED"] * 2, "not a third time"
     assert str(clustered.log("broken 0").relative_to(clustered.root)) in said
     assert "this method has no luck" in said
@@ -133,6 +140,7 @@ def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clu
         "broken 0": "missing"
     }
     assert "1 missing" in clustered.report()
+    # The end names it, with its job and its log.
     end = said[said.index("Some jobs failed.") :].splitlines()
     assert len(end) == 4, "Snakemake says no more"
     run, number = clustered.run("broken 0"), clustered.jobs("broken 0")[-1].id

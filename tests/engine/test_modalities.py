@@ -249,6 +249,7 @@ def test_fedsac_mixes_extractors_within_and_the_classifier_over_modalities(class
         features = alike[np.ix_(clients, clients)]
         return np.stack([projected(v) for v in shares - alpha * features / 2 + beta * similar / 2])
 
+    # Extractors: among clients of one network.
     expected, given = np.zeros((5, 5)), state.clients[PAYLOAD]["params"]
     for clients in [[0, 1], [2, 3], [4]] if classifier == "shared" else [[0, 1], [2, 3, 4]]:
         held = [name for name in names if name not in foreign(simulation, clients[0])]
@@ -256,11 +257,13 @@ def test_fedsac_mixes_extractors_within_and_the_classifier_over_modalities(class
     assert 0 < expected[0, 1] < 1
     np.testing.assert_allclose(state.server["cooperation"], expected, atol=1e-9)
     assert not alike[:2, 2:].any()
+    # The classifier: among all clients, where it is shared.
     common = [name for name in names if not any(name in foreign(simulation, k) for k in (0, 2))]
     assert common == (["classifier.weight", "classifier.bias"] if classifier == "shared" else [])
     assert ("classifier" in state.server) == (classifier == "shared")
     over_all = network([0, 1, 2, 3, 4], common, 0.0) if common else expected
     assert (over_all[:2, 2:].sum() > 0) == bool(common)
+    # What clients receive is mixed by these matrices.
     trained = state.clients["trained"]["params"]
     for name in names:
         matrix = torch.from_numpy(over_all if name in common else expected)

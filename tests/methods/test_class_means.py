@@ -146,15 +146,18 @@ def test_fedpcl_contrasts_samples_with_everybodys_prototypes() -> None:
         for name, shape in names.items()
     }
     state = simulation.begin({"params": start, "buffers": {}})
+    # By hand beside Fedloom, round by round.
     bodies = [[start["0.weight"], start["0.bias"]] for _ in clients]
     sets: list[dict[int, Tensor]] = []
     for done in simulate.rounds(simulation, state, 0, "stacked"):
         state = done.state
+        # The prototypes of the round before; in the first round there are none.
         means = {
             c: torch.stack([own[c] for own in sets if c in own]).mean(0) for c in range(3) if sets
         }
         for k, samples in enumerate(clients):
             x, y = map(list, zip(*samples, strict=True))
+            # Steps of a client: the mean prototypes, and those of each client with gaps filled.
             for _ in range(steps if sets else 0):
                 body = [w.detach().requires_grad_() for w in bodies[k]]
                 z = unit(x, *body)
@@ -163,15 +166,18 @@ def test_fedpcl_contrasts_samples_with_everybodys_prototypes() -> None:
                     loss = loss + mean_contrast(z, y, {**means, **own}, tau) / len(sets)
                 slopes = torch.autograd.grad(loss, body)
                 bodies[k] = [w.detach() - 0.1 * g for w, g in zip(body, slopes, strict=True)]
+        # New prototypes: means of a class over what the trained body gives.
         sets = []
         for k, samples in enumerate(clients):
             x, y = map(list, zip(*samples, strict=True))
             z = unit(x, *bodies[k])
             sets.append({c: z[[label == c for label in y]].mean(0) for c in set(y)})
+        # The bodies agree.
         for k, body in enumerate(bodies):
             variables = personal(simulation, state, k)
             for name, expected in zip(names, [*body, start["1.weight"]], strict=True):
                 torch.testing.assert_close(variables["params"][name], expected, rtol=0, atol=1e-12)
+    # A prediction is the nearest of a client's own prototypes.
     view = simulation.method.views[PERSONAL]
     for k, own in enumerate(sets):
         outputs = view.predict(personal(simulation, state, k), {}, torch.tensor([[0.7]]).double())

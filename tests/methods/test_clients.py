@@ -210,6 +210,7 @@ def test_scaffold_corrects_by_what_the_others_gradients_were(participation: floa
         momentum=0.5,
         participation=participation,
     )
+    # By hand: two steps of each client that takes part, then the server.
     x, c, own = 0.2, 0.0, [0.0, 0.0]
     for number in (1, 2):
         taking = simulation.round_schedule(number).clients.tolist()
@@ -222,8 +223,10 @@ def test_scaffold_corrects_by_what_the_others_gradients_were(participation: floa
             ends.append(w - 0.1 * v)
             changes.append((1.5 * first + second) / 2.5 - own[k])
             own[k] += changes[-1]
+        # The server.
         x += 0.5 * (np.mean(ends) - x)
         c += len(taking) / 2 * np.mean(changes)
+    # The same in Fedloom.
     state = trained(simulation, begin=0.2)
     assert is_pair(state.server["params"]["weight"], x)
     assert is_pair(state.server["control"]["weight"], c)
@@ -298,6 +301,7 @@ def test_fedbn_averages_all_but_batch_normalisation() -> None:
         rounds=2,
         batch_size=4,
     )
+    # By hand: a step of each client, whose gamma and beta are its own.
     w, gamma, beta = 0.5, [1.0, 1.0], [0.0, 0.0]
     for _ in range(2):
         ends = []
@@ -309,7 +313,9 @@ def test_fedbn_averages_all_but_batch_normalisation() -> None:
             ends.append(w - 0.1 * down.mean())
             gamma[k] -= 0.1 * (2 * w * down / n * h).mean()
             beta[k] -= 0.1 * (2 * w * down / n).mean()
+        # The server has but w, weighted by samples.
         w = (2 * ends[0] + 4 * ends[1]) / 6
+    # The same in Fedloom: w on the server, the rest with the clients.
     state = trained(simulation, stored_normalising())
     assert list(state.server["params"]) == ["1.weight"]
     assert state.server["buffers"] == {}
@@ -455,6 +461,7 @@ def test_moon_pulls_features_to_the_shared_and_away_from_the_last_model() -> Non
         rounds=3,
         local_steps=2,
     )
+    # By hand, three rounds.
     u, v = np.array([0.5, 1.0]), np.array([[1.0, -0.5], [0.25, 0.75]])
     begun = {"params": {"0.weight": tensor(u[:, None]), "1.weight": tensor(v)}, "buffers": {}}
     last, felt = [u, u], 0.0
@@ -464,19 +471,23 @@ def test_moon_pulls_features_to_the_shared_and_away_from_the_last_model() -> Non
             uk, vk = u, v
             for _ in range(2):
                 du, dv = np.zeros(2), np.zeros((2, 2))
+                # Cross-entropy.
                 for x, y in samples:
                     odds = np.exp(vk @ uk * x)
                     down = odds / odds.sum() - np.eye(2)[y]
                     du += vk.T @ down * x / len(samples)
                     dv += np.outer(down, uk * x) / len(samples)
+                # The contrast.
                 d = (cosine(uk, last[k]) - cosine(uk, u)) / tau
                 pull = s(d) * (cosine_slope(uk, last[k]) - cosine_slope(uk, u)) / tau
                 uk, vk = uk - 0.1 * (du + mu * pull), vk - 0.1 * dv
                 felt = max(felt, abs(pull).max())
             ends.append((uk, vk))
             last[k] = uk
+        # The mean, weighted by samples.
         u, v = ((2 * a + b) / 3 for a, b in zip(*ends, strict=True))
     assert felt > 0.01
+    # The same in Fedloom.
     state = trained(simulation, begun)
     found = state.server["params"]
     np.testing.assert_allclose(found["0.weight"][:, 0], u, rtol=0, atol=1e-12)
@@ -562,6 +573,7 @@ def test_pfedgraph_mixes_by_samples_and_by_likeness(regulariser: str) -> None:
         rounds=2,
         local_steps=2,
     )
+    # By hand, two rounds: first what clients train.
     pulled = [np.zeros(4), np.zeros(4)]
     origin = np.array([0.5, -0.5, 0.25, -0.25])
     starts, share, seen = [origin, origin], np.array([2, 1]) / 3, []
@@ -577,6 +589,7 @@ def test_pfedgraph_mixes_by_samples_and_by_likeness(regulariser: str) -> None:
                     toward = -toward
                 theta = theta - 0.1 * (line_step(theta, samples) - mu * toward)
             ends.append(theta)
+        # Then how alike their moves are, and the mixtures which that gives.
         likeness = cosine(ends[0] - origin, ends[1] - origin)
         seen.append(likeness)
         starts, units = [], [end / np.sqrt(end @ end) for end in ends]
@@ -587,7 +600,9 @@ def test_pfedgraph_mixes_by_samples_and_by_likeness(regulariser: str) -> None:
             assert 0 < first < 1
             starts.append(first * ends[0] + (1 - first) * ends[1])
             pulled.append(first * units[0] + (1 - first) * units[1])
+    # The example is one in which likeness is felt.
     assert all(0.01 < abs(likeness) < 0.9 for likeness in seen)
+    # The same in Fedloom.
     state = trained(simulation, stored_line(0.5, 0.25))
     for k in (0, 1):
         client = trees.take(state.clients, k)

@@ -47,6 +47,7 @@ def test_gpfl_steps_along_its_three_losses() -> None:
         )
         return F.relu((gamma + 1) * z + beta)
 
+    # The three losses, and the decay.
     z = X.double()[:, None] @ weights["0.weight"].T + weights["0.bias"]
     shares = torch.tensor([3 / 5, 2 / 5]).double()
     outputs = F.linear(conditioned(z, shares @ sent), weights["1.weight"], weights["1.bias"])
@@ -56,6 +57,7 @@ def test_gpfl_steps_along_its_three_losses() -> None:
     decay = sum(leaf.square().sum() for leaf in trees.leaves(shared))
     loss = F.cross_entropy(outputs, Y) + F.cross_entropy(cosines, Y) + 0.3 * distance + 0.1 * decay
     loss.backward()
+    # What is shared has moved down them.
     state = trained(simulation, variables)
     moved = trees.apply(lambda w: (w - 0.1 * w.grad).detach(), {**shared})
     for name, tensor in trees.apply(torch.clone, moved).items():
@@ -63,6 +65,7 @@ def test_gpfl_steps_along_its_three_losses() -> None:
         pairs = zip(trees.leaves({"x": tensor}), trees.leaves({"x": found}), strict=True)
         for expected, actual in pairs:
             torch.testing.assert_close(actual, expected, rtol=0, atol=1e-7)
+    # So has the network, whose head stays with the client.
     client = trees.take(state.clients, 0)["params"]
     assert set(client) == {"1.weight", "1.bias"}
     for name, weight in weights.items():

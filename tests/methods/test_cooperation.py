@@ -325,6 +325,7 @@ def test_pfedla_brings_each_mixture_nearer_to_what_its_client_made_of_it() -> No
     simulation = of(
         *("pfedla", CLIENTS, values, two_layers, 3), rounds=3, local_steps=1, batch_size=4
     )
+    # The beginning; for its first layer, client 1 gives no model any weight.
     state = simulation.begin(simulation.network.init(4))
     heads = state.server["hyper"]["heads"]
     bias = heads["bias"].clone()
@@ -339,12 +340,14 @@ def test_pfedla_brings_each_mixture_nearer_to_what_its_client_made_of_it() -> No
         next_models = []
         for k, samples in enumerate(CLIENTS):
             hyper = trees.apply(lambda w: w.detach().requires_grad_(), hypers[k])
+            # What the client receives: a mixture of all models, layer by layer.
             mixed = {
                 name: sum(a * model[name] for a, model in zip(alpha, models, strict=True))
                 for names, alpha in zip(LAYERS, alpha_of(hyper, k), strict=True)
                 for name in names
             }
             start = {name: w.detach().requires_grad_() for name, w in mixed.items()}
+            # One step of SGD on it.
             x, y = (torch.tensor(v) for v in zip(*samples, strict=True))
             inner = x.double()[:, None] @ start["0.weight"].T + start["0.bias"]
             outputs = inner @ start["1.weight"].T + start["1.bias"]
@@ -358,6 +361,7 @@ def test_pfedla_brings_each_mixture_nearer_to_what_its_client_made_of_it() -> No
             steps = torch.autograd.grad(product, trees.leaves(hyper), materialize_grads=True)
             pairs = zip(trees.leaves(hyper), steps, strict=True)
             hypers[k] = trees.unflatten(hyper, [(w - 0.5 * g).detach() for w, g in pairs])
+        # The server has both, and predicts with the mixture of new models and new weights.
         models = next_models
         assert worlds.distance(state.server["models"], trees.stack(models)) < 1e-12
         assert worlds.distance(state.server["hyper"], trees.stack(hypers)) < 1e-12
@@ -367,6 +371,7 @@ def test_pfedla_brings_each_mixture_nearer_to_what_its_client_made_of_it() -> No
                 for name in names:
                     expected = sum(a * m[name] for a, m in zip(alpha, models, strict=True))
                     torch.testing.assert_close(view["params"][name], expected, rtol=0, atol=1e-12)
+    # The weights of the mixtures are felt.
     assert worlds.distance(trees.stack(hypers), trees.stack(first)) > 1e-3
 
 

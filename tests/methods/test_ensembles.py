@@ -94,6 +94,7 @@ def test_the_generator_takes_adams_steps_on_equation_4(teachers: str) -> None:
     alone = trained(of("local", CLIENTS, None, two_layers, rounds=1), simulation.network.init(1))
     heads = [trees.take(alone.clients, row)["params"] for row in range(3)]
     counts = torch.tensor([[2, 1], [1, 0], [2, 2]]).double()
+    # The generator, its optimiser and its draws.
     layers = [layer[n].clone().requires_grad_() for layer in generator.values() for n in layer]
     a, a_bias, b, b_bias = layers
     optimizer = torch.optim.Adam(layers, lr=0.01)
@@ -101,6 +102,7 @@ def test_the_generator_takes_adams_steps_on_equation_4(teachers: str) -> None:
     drawn = torch.multinomial(torch.tensor([5.0, 3.0]).double(), 18, True, generator=draws)
     normal = torch.randn(3, 6, NOISE, generator=draws, dtype=torch.float64)
     for y, noise in zip(drawn.reshape(3, 6), normal, strict=True):
+        # What it makes of noise and label, and what the teachers say of that.
         inputs = torch.cat([noise, torch.eye(2).double()[y]], 1)
         z = (inputs @ a.T + a_bias).relu() @ b.T + b_bias
         outputs = [z @ head["1.weight"].T + head["1.bias"] for head in heads]
@@ -114,6 +116,7 @@ def test_the_generator_takes_adams_steps_on_equation_4(teachers: str) -> None:
                     for i, label in enumerate(y)
                 ]
             ).mean()
+        # The diversity of what it makes.
         gaps = [
             (z[i] - z[j]).abs().mean() * (noise[i] - noise[j]).square().mean()
             for i in range(6)
@@ -123,6 +126,7 @@ def test_the_generator_takes_adams_steps_on_equation_4(teachers: str) -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    # The same in Fedloom.
     found = state.server["generator"]["params"]
     pairs = zip(layers, (layer[n] for layer in found.values() for n in layer), strict=True)
     for expected, actual in pairs:

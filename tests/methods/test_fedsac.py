@@ -63,6 +63,7 @@ def test_fedsac_mixes_by_likeness_of_models_and_unlikeness_of_features(similarit
     origin = ORIGIN if similarity == "moved" else np.zeros(4)
     starts, share = [ORIGIN, ORIGIN], np.array([2, 3]) / 5
     for alpha in (ALPHA, 0.0):
+        # By hand: two steps of each client.
         ends = []
         for samples, received in zip(HELD, starts, strict=True):
             theta = received
@@ -70,6 +71,7 @@ def test_fedsac_mixes_by_likeness_of_models_and_unlikeness_of_features(similarit
                 slope = step(theta, samples) - LAM * cosine_slope(theta, received)
                 theta = theta - 0.1 * slope
             ends.append(theta)
+        # The rows of the mixture.
         likeness = cosine(ends[0] - origin, ends[1] - origin)
         starts, rows = [], []
         for i in (0, 1):
@@ -78,9 +80,11 @@ def test_fedsac_mixes_by_likeness_of_models_and_unlikeness_of_features(similarit
             first = min(max(v[0] - (v.sum() - 1) / 2, 0), 1)
             rows.append(first)
             starts.append(first * ends[0] + (1 - first) * ends[1])
+        # The example is one in which both rows mix.
         assert likeness < 1
         assert rows[0] != rows[1]
         assert all(0 < row < 1 for row in rows)
+    # The same in Fedloom.
     state = trained(simulation, BEGUN)
     for k in (0, 1):
         client = trees.take(state.clients, k)

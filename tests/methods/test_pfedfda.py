@@ -82,29 +82,35 @@ def test_pfedfda_is_its_algorithm() -> None:
     state = simulation.begin({"params": params, "buffers": {}})
     common: Gaussian = tuple(t.numpy() for t in state.server["gaussian"].values())  # type: ignore[assignment]
     assert ((common[0] > 0) & (common[0] < 1)).all()
+    # By hand, three rounds.
     betas = set()
     for finished in simulate.rounds(simulation, state, 0, "stacked"):
         state, bodies, gaussians, sizes = finished.state, [], [], []
         for samples in CLIENTS:
             x, y = (np.array(values) for values in zip(*samples, strict=True))
+            # A client: two steps of the body below the head which the Gaussian gives.
             u, classifier = body.copy(), head(common, y)
             for _ in range(2):
                 errors = np.exp(log_p(classifier, x[:, None] * u.T)) - np.eye(2)[y]
                 u = u - 0.1 * (errors @ classifier[0]).T @ x[:, None] / len(x)
+            # Its Gaussian: between its own estimate and the common one.
             beta, gaussian = adapted(x[:, None] * u.T, y, common)
             betas.add(beta)
             bodies.append(u)
             gaussians.append(gaussian)
             sizes.append(len(x))
+        # The server: means weighted by samples.
         body = np.average(bodies, axis=0, weights=sizes)
         common = tuple(  # type: ignore[assignment]
             np.average(leaves, axis=0, weights=sizes) for leaves in zip(*gaussians, strict=True)
         )
+    # The shares of the own estimate differ, and the server agrees.
     assert len(betas) > 2
     close: dict[str, Any] = {"rtol": 0, "atol": 1e-11}
     np.testing.assert_allclose(state.server["params"]["0.weight"], body, **close)
     for leaf, expected in zip(state.server["gaussian"].values(), common, strict=True):
         np.testing.assert_allclose(leaf, expected, **close)
+    # Clients predict with a Gaussian that is adapted once more.
     view, x_test = simulation.method.views[PERSONAL], np.array([0.3, -2.0])
     for client, samples in enumerate(CLIENTS):
         variables = view(state.server, trees.take(state.clients, client))

@@ -238,11 +238,13 @@ def test_fediot_encodes_on_clients_and_classifies_on_the_server() -> None:
             layer[name] = leaf.abs()
     a, b = (decoder["hidden"][name].item() for name in ("weight", "bias"))
     c, d = (decoder["output"][name].item() for name in ("weight", "bias"))
+    # By hand: the client's step on u, then two steps of the server on w.
     error = c * (a * 0.5 * 2 + b) + d - 2
     u = 0.5 - 0.1 * 2 * error * c * a * 2
     w = 0.2
     for _ in range(2):
         w -= 0.1 * mean_g(w, [(3 * u, 0), (-u, 1)])
+    # The same in Fedloom.
     [done] = simulate.rounds(simulation, begun, 0, "stacked")
     server = done.state.server
     assert server["params"]["0.weight"].item() == pytest.approx(u, abs=1e-12)

@@ -86,6 +86,7 @@ def test_a_step_of_distribution_matching_by_hand() -> None:
     x = torch.randn(C * real, *SHAPE, generator=draw, dtype=torch.float64)
     images = torch.randn(C * 2, *SHAPE, generator=draw, dtype=torch.float64)
     key = torch.arange(100, 100 + C * real)
+    # The step of the method.
     work = part.begin({}, {"images": images})
     work["params"]["images"].requires_grad_()
     weight = (torch.arange(real) < torch.tensor([[6], [4], [9]])).double().flatten()
@@ -94,6 +95,7 @@ def test_a_step_of_distribution_matching_by_hand() -> None:
     [grad] = torch.autograd.grad(loss, [images])
     stepped = part.update({}, work, {"images": grad}, aux, 0.0)["params"]["images"]
 
+    # By hand: a network drawn anew, and a change of images that is equal in a class.
     net, change = simulation.network, siamese_augmentation.draw_change(key.reshape(C, real)[:, 0])
     params, buffers = (
         parameter_sampler(net)(key[0], constant_parameters(net)),
@@ -206,6 +208,7 @@ def test_an_epoch_is_every_virtual_image_once(monkeypatch: pytest.MonkeyPatch) -
     assert schedule.steps.tolist() == [4] * 4  # 15 images in batches of 8, two epochs.
     client = trees.take(state.clients, 1)
     server = simulation.method.send(state.server)
+    # What a client trains on is caught where the network sees it.
     work = part.begin(server, client)
     seen: list[Tensor] = []
 
@@ -223,6 +226,7 @@ def test_an_epoch_is_every_virtual_image_once(monkeypatch: pytest.MonkeyPatch) -
         part.loss(server, work, batch)
         work["step"] = work["step"] + 1
     monkeypatch.undo()
+    # In each of two epochs it is every image once, in orders that differ.
     batches, everything = seen[::2], torch.cat([client["images"], client["anchors"]])
     for epoch in (batches[:2], batches[2:]):
         counted = torch.cat(epoch)[:15]
@@ -271,6 +275,7 @@ def test_vhl_adds_a_virtual_batch_and_contrasts(monkeypatch: pytest.MonkeyPatch)
     virtual_images = state.server["virtual"]
     assert all(one.equal(virtual_images) for one in state.clients["virtual"])
     [part], schedule = method.passes, plan.schedules[0]
+    # The loss of a batch, and the two passes of the network for it.
     server = method.send(state.server)
     work = part.begin(server, trees.take(state.clients, 0))
     key = torch.from_numpy(schedule.keys()[0, 0])
@@ -287,6 +292,7 @@ def test_vhl_adds_a_virtual_batch_and_contrasts(monkeypatch: pytest.MonkeyPatch)
     loss, _ = part.loss(server, work, batch)
     monkeypatch.undo()
     (_, own), (x, other) = passes
+    # By hand: classes of virtual images follow from their places.
     y = torch.tensor([int((virtual_images == one).flatten(1).all(1).nonzero()) // 3 for one in x])
     z = torch.cat([own.features, other.features])
     expected = (
