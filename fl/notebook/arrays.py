@@ -205,9 +205,10 @@ def _check_indexes(arguments: Mapping[str, Any]) -> None:
     for key, index in indexes.items():
         if len(index) == len(indexes[first]) and not index.equals(indexes[first]):
             problem = f"has another index than {first}, so that rows can be paired in two ways"
-            advice = f"`{key}.reset_index(drop=True)` and so for {first}, if rows of one place do"
+            by_place = f"`{key}.reset_index(drop=True)` and so for {first}"
+            advice = f"{by_place}, if rows of one place are a pair"
             if index.is_unique and set(index) == {*indexes[first]}:
-                by_index = f"`{key}.loc[{first}.index]`, if rows of one index belong together"
+                by_index = f"`{key}.loc[{first}.index]`, if rows of one index are a pair"
                 advice = f"{by_index}; or {advice}"
             raise ConfigError(CALL / key, problem, "one index", advice)
 
