@@ -232,9 +232,9 @@ def _split_by_shares(
     shares: Mapping[str, float],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return what `split_clients` does of the clients of some samples, which have any numbers."""
-    held = np.full_like(client, NOBODY)
-    numbers, held[samples] = np.unique(client[samples], return_inverse=True)
-    sample, owner, split = split_clients(name, held, labels, seed=seed, **shares)
+    holder = np.full_like(client, NOBODY)
+    numbers, holder[samples] = np.unique(client[samples], return_inverse=True)
+    sample, owner, split = split_clients(name, holder, labels, seed=seed, **shares)
     return sample, numbers[owner], split
 
 

@@ -195,7 +195,7 @@ def _in_memory(key: str, tensor: Any) -> Any:
     return tensor.float() if tensor.is_floating_point() and not is_known else tensor
 
 
-def _check_indexes(arguments: Mapping[str, Any]) -> None:
+def _check_indexes(arguments: Mapping[str, object]) -> None:
     """Raise a `ConfigError` if tables and columns of pandas differ in their indexes.
 
     Their rows are paired by place, as scikit-learn does, where pandas itself pairs by index.

@@ -164,6 +164,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "a code": ({"a": VECTOR, "b": (VECTOR[0], [0, -1, 0, 1])}, {}, "y has -1, .*user 'b'"),
     "a code beside names": ({"a": (VECTOR[0], ["b", "-1"] * 2)}, {}, "y has -1, .*user 'a'"),
+    "a code for a user": (dict.fromkeys(["0", "1", "-1"], VECTOR), {}, "users has -1, .*'-1'"),
     "nobody": ({"a": VECTOR}, {"user_data": {}}, "user 'a': is not under user_data"),
     "texts": ({"a": (["so", "no"] * 2, VECTOR[1])}, {}, "x has the text 'so'.* `text`"),
     "lengths": (

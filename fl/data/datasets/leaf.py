@@ -349,6 +349,7 @@ def _survey(leaf: Leaf, stamped: str) -> Survey:
         problem = f"{path}: image is {list(shape)}, and x has {width} each"
         raise DataError(f"{problem}. Allowed: channels, height and width of as many numbers")
     check_spellings(path, f"group {leaf.group!r}", groups)
+    check_missing_codes(path, "users", users, "user {!r}".format)
     check_missing_codes(path, f"group {leaf.group!r}", groups, place_of_group)
     return Survey(tuple(sorted(users)), classes, tuple(tables.sort_texts(groups)), shape, samples)
 
