@@ -10,6 +10,10 @@ annotated keyword-only argument::
 ``parse(FedProx, {"mu": 0.1}, location)`` then returns all fields with defaults filled in and values
 of the right type (``1`` becomes ``1.0``), so that equal meanings give equal specs, or raises a
 `ConfigError` that names the location, the value and the allowed values.
+
+msgspec (0.22) was tried: it checks types and bounds, but stops at the first wrong value, takes
+unknown keys in silence, and its messages name neither the value nor what a choice allows; grids,
+former names and defaults left out of specs would be code here all the same.
 """
 
 from __future__ import annotations

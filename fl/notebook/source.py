@@ -3,6 +3,9 @@
 The values that it uses are found by name. Values of installed packages are imported; the
 user's own functions, classes and simple constants are written into the module. Other values, such
 as arrays and models, have no source, and a run's name cannot depend on them.
+
+`inspect.getsource` gives the text, and byte code tells which global names it reads: the text alone
+does not tell a global name from a local one, a lambda's from its neighbour's in the same line.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Letters have 8 points. If a table fits, it is set in one column of a two-column 
 If it is wider or longer than the page, it continues in another table. Widths are sums of the widths
 of characters in Computer Modern. If a paper's text is narrower than two columns, LaTeX makes a
 table smaller.
+
+pandas' Styler, siunitx and tabularray were looked at: all of them leave to the writer where a table
+that is too wide is cut, which is what the widths are for.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Works are read from the citations in docstrings, ``Authors. Title. Where 2020.``
 have ``arXiv:`` or ``doi:``, a remark in brackets, and words before the authors that end in a colon.
 Several works are separated by ``; ``. Nothing else is known of a work: its entry is a ``@misc``
 with the names of the citation, which are often surnames only.
+
+A file of BibTeX beside the components would have full names, but each work would then stand in two
+places, and a plugin's one file would no longer be enough to be cited.
 """
 
 from __future__ import annotations
