@@ -1,7 +1,7 @@
 """Dataclasses as JSON: `as_json` writes what `from_json` reads, for plans, bundles and records.
 
-It is shorter than the rules that msgspec or cattrs would need to read files of other versions: one
-more package, on machines that only train, for these two functions.
+msgspec and cattrs do the same, as one more package on machines that only train; these are two
+functions.
 """
 
 from __future__ import annotations

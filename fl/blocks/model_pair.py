@@ -1,4 +1,7 @@
-"""Two models that train on the same batches: a shared one and one of the client's own."""
+"""Two models that train on the same batches: a shared one and one of the client's own.
+
+Ditto alone uses it here; it is a block because authors of methods do (docs/guide/tutorial.md).
+"""
 
 from __future__ import annotations
 
