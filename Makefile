@@ -44,7 +44,7 @@ synthetic-full: $(VENV)/run.stamp ## the same with every method on three data se
 	$(BIN)/fedloom plan $(subst $(comma), ,$(FULL))
 	$(BIN)/snakemake --keep-going --config studies=$(FULL)
 
-# The measured page of a paper, docs/NAME.md: the study that makes its claims.
+# The measured page of a paper, docs/results/NAME.md: the study that makes its claims.
 ditto-mmd: STUDY := ditto-mmd-draws
 ditto-mmd: $(VENV)/run.stamp ## adaptive constraints on thirteen draws of Synthetic, and towards a frozen model
 fedbn: STUDY := fedbn-digits-domains

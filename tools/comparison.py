@@ -17,7 +17,23 @@ from fl.report.facts import read_partitions
 from tools import pages
 
 CONFIG = Path("config")
-PAGES = (Path("docs/results/comparison.md"), Path("docs/reference/comparison-table.md"))
+PAGE = Path("docs/results/comparison.md")
+TABLE_PAGE = Path("docs/reference/comparison-table.md")
+TABLE_TEXT = """\
+# All results of the tracks in one table
+
+*Written by `python -m tools.comparison`, from the kept results: nothing here is typed by hand.*
+
+Every method on every [track](../results/comparison.md), for readers who look for one kind of
+difference, one family or one cost. On the site, a click on a head sorts the rows, and the fields
+above the table choose among them. `fedloom tracks --long` prints the same table; `fedloom compare
+mine` sets a method of yours beside it.
+
+<div class="table-filters" data-choices="track family verdict" data-limits="bytes operations"></div>
+
+<!-- fl tracks --long -->
+<!-- end -->
+"""
 PICTURES = Path("docs/results/comparison")
 
 
@@ -79,8 +95,8 @@ def main() -> int:
         PICTURES.mkdir(exist_ok=True)
         for name, picture in track_page.pictures(tracks.read_published(CONFIG)).items():
             write_bytes(PICTURES / f"{name}.svg", picture.files()[".svg"])
-        for page in PAGES:
-            write_bytes(page, pages.filled(page.read_text("utf-8"), CONFIG).encode())
+        for page, text in ((PAGE, PAGE.read_text("utf-8")), (TABLE_PAGE, TABLE_TEXT)):
+            write_bytes(page, pages.filled(text, CONFIG).encode())
             say(page)
     except FedloomError as error:
         say(f"error: {error}", file=sys.stderr)

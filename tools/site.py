@@ -88,7 +88,7 @@ def write(folder: Path) -> None:
     """
     shutil.rmtree(folder, ignore_errors=True)
     pages, names, files = folder / "pages", page_names(), set[Path]()
-    shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.md"))
+    shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.md", "*.ipynb"))
     for page, name in names.items():
         (pages / name).write_text(site_text(page, names, files), encoding="utf-8")
     for path in files:

@@ -142,7 +142,6 @@ def test_the_page_and_its_pictures_are_written(lab: Path) -> None:
     page = lab / "docs" / "results" / "comparison.md"
     page.write_text("Tracks:\n\n<!-- fl tracks tiny -->\n<!-- end -->\n\nThe end.\n")
     long = lab / "docs" / "reference" / "comparison-table.md"
-    long.write_text("<!-- fl tracks --long -->\n<!-- end -->\n")
     assert comparison.main() == 0
     shown = [row.split(" | ")[:3] for row in long.read_text().splitlines() if "| tiny |" in row]
     assert len(shown) == 3 and ["| Local (control)", "tiny", "FedAvg-FT"] in shown

@@ -130,6 +130,20 @@ def test_modules_and_files_that_pages_and_docstrings_name_exist() -> None:
     assert not gone
 
 
+def test_the_table_of_changes_names_files_and_what_they_define() -> None:
+    page = (ROOT / "docs" / "guide" / "architecture.md").read_text()
+    table = page.split("## Where do I change ...?")[1].split("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 10
+    for row in rows:
+        paths = re.findall(r"`(fl/[\w/.]+)`", row)
+        assert paths and all((ROOT / path).exists() for path in paths), row
+        for names, path in re.findall(r"((?:`\w+`(?:, | and )?)+) in `(fl/[\w/.]+)`", row):
+            for name in re.findall(r"`(\w+)`", names):
+                defined = rf"^ *(?:def|class) {name}\b"
+                assert re.search(defined, (ROOT / path).read_text(), re.M), f"{name} in {path}"
+
+
 YOUR_DATA = ROOT / "docs" / "guide" / "your-data.md"
 
 
