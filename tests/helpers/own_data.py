@@ -132,8 +132,13 @@ def in_parquet(path: Path, labels: list[Any], **changed: list[Any]) -> None:
 
 
 def names() -> dict[str, set[str]]:
-    made = plan.make(Path("config"))
-    return {kind: set(getattr(made, kind)) for kind in ("datasets", "partitions", "bundles")}
+    """Ids of the data sets, partitions and bundles of the plan."""
+    bundles = plan.make(Path("config")).bundles
+    return {
+        "datasets": {bundle.dataset for bundle in bundles.values()},
+        "partitions": {bundle.partition for bundle in bundles.values()},
+        "bundles": {*bundles},
+    }
 
 
 HUGGING_FACE = Path(__file__).with_name("huggingface.parquet")
