@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -105,6 +106,8 @@ READERS = {
     *("torchvision.io.read_image", "pyarrow.parquet.read_table"),
 }
 """Functions that open a file; those of pandas begin with ``read_``."""
+WRITING_MODE = re.compile(r"[wax][bt+]{0,2}")
+"""A mode of ``open`` that writes."""
 PATH_READERS = ("read_text", "read_bytes")
 IMPORTERS = ("importlib.import_module", "__import__")
 
@@ -152,8 +155,8 @@ def opened_files(file: Path, package: Path) -> dict[str, Path]:
         FedloomError: If the code opens a file and names none that exists.
     """
     tree = _parse(file)
-    readers = [*_readers(tree)]
-    if not readers:
+    lines = [*_opening_lines(tree)]
+    if not lines:
         return {}
     path_by_text: dict[str, Path] = {}
     for text in _path_texts(tree):
@@ -163,7 +166,7 @@ def opened_files(file: Path, package: Path) -> dict[str, Path]:
                 path_by_text.setdefault(text, path)
     if not path_by_text:
         raise FedloomError(
-            f"{file}: line {readers[0]} opens a file, and no text in the code is the path of an"
+            f"{file}: line {lines[0]} opens a file, and no text in the code is the path of an"
             " existing one, so that an edit of it would rename no run",
             advice="write the path as a text in the code, or pass the values as keys",
         )
@@ -239,29 +242,41 @@ def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
     return ""
 
 
-def _readers(tree: ast.Module) -> Iterator[int]:
+def _opening_lines(tree: ast.Module) -> Iterator[int]:
     """Yield the line of each call that opens a file, but for writing."""
     aliases = _aliases(tree)
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
-        name, attribute = _dotted(node.func, aliases), getattr(node.func, "attr", "")
-        is_path_method = attribute in PATH_READERS or (attribute == "open" and name not in READERS)
-        place = 0 if is_path_method else 1
-        modes = (
-            node.args[place : place + 1] if name.endswith(("open", "File")) or place == 0 else []
-        )
-        modes += [keyword.value for keyword in node.keywords if keyword.arg == "mode"]
-        texts = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
-        is_written = any(isinstance(text, str) and text[:1] in ("w", "a", "x") for text in texts)
-        if (
-            name in READERS or name.startswith("pandas.read_") or is_path_method
-        ) and not is_written:
-            yield node.lineno
+        if isinstance(node, ast.Call):
+            name, attribute = _dotted(node.func, aliases), getattr(node.func, "attr", "")
+            is_named = name in READERS or name.startswith("pandas.read_")
+            opens_path = attribute == "open" and name not in READERS
+            is_opening = is_named or opens_path or attribute in PATH_READERS
+            if is_opening and not _is_writing(node, name, opens_path):
+                yield node.lineno
+
+
+def _is_writing(call: ast.Call, name: str, opens_path: bool) -> bool:
+    """Whether a call names a mode that writes, such as ``w`` or ``ab``.
+
+    Args:
+        call: The call.
+        name: Full name of its function.
+        opens_path: Whether it is a method ``open``, whose mode can be its first argument.
+    """
+    modes = [keyword.value for keyword in call.keywords if keyword.arg == "mode"]
+    if opens_path:
+        modes += call.args[:2]
+    elif name.endswith(("open", "File")):
+        modes += call.args[1:2]
+    texts = [mode.value for mode in modes if isinstance(mode, ast.Constant)]
+    return any(isinstance(text, str) and WRITING_MODE.fullmatch(text) for text in texts)
 
 
 def _path_texts(tree: ast.Module) -> Iterator[str]:
-    """Yield the texts of a file that may be paths, and the texts that it joins to a path."""
+    """Yield the texts of a file that may be paths, and the texts that it joins to a path.
+
+    ``HERE / "a" / "b.csv"`` and ``join(HERE, "a", "b.csv")`` give ``a/b.csv``.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant):
             pieces: list[ast.expr] = [node]

@@ -208,6 +208,8 @@ def test_installed_modules_and_those_of_other_plugins_are_imported(
         "NAME = 'w.npy'\nW = open(NAME, 'rb').read()",
         "W = read_csv('w.npy')",
         "with Path('w.npy').open() as file:\n    W = file.read()",
+        "W = Path('w.npy').read_text('ascii')",
+        "W = archive.open('w.npy').read()",
     ],
 )
 def test_a_file_that_a_method_opens_is_part_of_its_name(package: Path, line: str) -> None:
