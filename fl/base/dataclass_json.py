@@ -1,7 +1,7 @@
 """Dataclasses as JSON: `as_json` writes what `from_json` reads, for plans, bundles and records.
 
-msgspec and cattrs do the same, as one more package on machines that only train; these are two
-functions.
+msgspec (0.22) refuses a union of two dataclasses, as of a record's costs, and cattrs (26.2) unions
+of text and numbers; each would be one more package on machines that only train.
 """
 
 from __future__ import annotations

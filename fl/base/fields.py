@@ -11,9 +11,9 @@ annotated keyword-only argument::
 of the right type (``1`` becomes ``1.0``), so that equal meanings give equal specs, or raises a
 `ConfigError` that names the location, the value and the allowed values.
 
-msgspec (0.22) was tried: it checks types and bounds, but stops at the first wrong value, takes
-unknown keys in silence, and its messages name neither the value nor what a choice allows; grids,
-former names and defaults left out of specs would be code here all the same.
+msgspec (0.22) was tried: it checks types and bounds, but stops at the first wrong value, ignores
+unknown keys of a dataclass, takes infinity as ``>= 0`` and refuses 2.0 as a whole number; its
+messages lack a number's value and what a choice allows. Former names would be code here anyway.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ no number silently becomes another one; numbers beyond 64 bits; text that no fil
 nesting or aliases without end. ``1e-3`` is a number, a date is text, and a key that occurs twice in
 a mapping is an error.
 
-ruamel.yaml (0.19) was tried in place of PyYAML: it refuses a second key and reads ``yes`` as text,
-but takes ``010`` as 10, ``1_000`` as 1000 and a date as a date, so all checks here would stay, for
-one more package on machines that only train.
+ruamel.yaml (0.19) was tried in place of PyYAML: it reads ``1e-3`` and refuses a second key, but
+takes ``010`` as 10, ``1_000`` as 1000, ``1e999`` as infinity and a date as a date, so that the
+other checks here would stay, for one more package on machines that only train.
 """
 
 from __future__ import annotations
