@@ -204,7 +204,7 @@ def take_by_shares(
     """
     counts = np.zeros_like(remaining)
     tie = rng.random(len(remaining)) if rng else np.zeros(len(remaining))
-    while (deficit := size - counts.sum()) > 0:
+    while (deficit := size - counts.sum()) > 0:  # Again, for what classes that ran out lack.
         is_open = (remaining > counts) & (logs > -np.inf)
         if not is_open.any():
             break
@@ -298,6 +298,7 @@ def apportion(totals: np.ndarray, weights: np.ndarray, tie: np.ndarray) -> np.nd
     """
     products = weights * totals[:, None]
     quotients, remainders = np.divmod(products, np.maximum(weights.sum(axis=1, keepdims=True), 1))
+    # The rank of a column in its row: what is left goes to the largest remainders, one each.
     rank = np.argsort(np.lexsort((tie, -remainders), axis=-1), axis=-1)
     return quotients + (rank < (totals - quotients.sum(axis=1))[:, None])
 

@@ -1,10 +1,11 @@
 """The plan of studies: runs, the bundles that train them, and what they need.
 
-A plan is made (`make`), read (`read`) and written (`write`). What is written is read as long as
-config and code stay, so that nobody waits for the expansion.
+`make` expands studies in memory. `write` writes a plan to the folder of results. `read` returns
+the written plan as long as config and code stay, so that nobody waits for the expansion, and makes
+one else. `read_index` does the same for Snakemake, which needs of a plan its index alone.
 
-Runs that a plan needs and the store lacks may be there under earlier names (`fl.plan.adoption`). A
-store or a folder of results that cannot be written stays as it is.
+Runs that a plan needs and the store lacks may be there under earlier names (`fl.plan.adoption`):
+`supply` looks for them. A store or a folder of results that cannot be written stays as it is.
 """
 
 from __future__ import annotations

@@ -327,7 +327,7 @@ def memory(job: Job) -> int:
     kills, reason = 0, cache(slurm.end_reason)
     for run in job.runs:
         if store.partial(run).exists() and not store.holder(run):
-            slurm.last_attempt(store, run, reason)
+            slurm.last_attempt(store, run, reason)  # It stores how that attempt ended.
             same_memory = (a for a in store.attempts(run) if a.memory_mb == per_process)
             kills = max(kills, sum(a.ended in ("memory", "killed") for a in same_memory))
     request = job.execution.processes * per_process * (1 + kills)

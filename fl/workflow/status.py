@@ -146,6 +146,7 @@ def _with_job(status: RunStatus, job: JobState | None) -> RunStatus:
 def _of_bundle(
     bundle: Bundle, store: Store, names: set[str], reason: ReasonOf
 ) -> Iterator[RunStatus]:
+    """Yield the status of each run: done, running, failed, interrupted or waiting."""
     runs, processes = [member.run for member in bundle.runs], bundle.execution.processes
     started = [run for run in runs if f"{run}.partial" in names]
     rounds = {run: store.round(run) or 0 for run in started}

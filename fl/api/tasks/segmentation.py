@@ -48,7 +48,7 @@ def loss(outputs: Tensor, batch: Batch) -> Tensor:
         entropy, overlap, volume = _soft(outputs, masks)
     weight = batch["weight"][:, None]
     return (
-        weighted_mean(entropy, batch) + _missed((weight * overlap).sum(0), (weight * volume).sum(0))
+        weighted_mean(entropy, batch) + _dice_loss((weight * overlap).sum(0), (weight * volume).sum(0))
     ) / 2
 
 
@@ -91,10 +91,10 @@ def _dice(overlap: Any, volume: Any) -> Any:
     return (2 * overlap + SMOOTH) / (volume + SMOOTH)
 
 
-def _missed(overlap: Tensor, volume: Tensor) -> Tensor:
+def _dice_loss(overlap: Tensor, volume: Tensor) -> Tensor:
     """Return the soft Dice loss of sums by class, [classes]."""
-    missed: Tensor = 1 - _dice(overlap, volume).mean()
-    return missed
+    loss: Tensor = 1 - _dice(overlap, volume).mean()
+    return loss
 
 
 def look(outputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
