@@ -48,7 +48,8 @@ def loss(outputs: Tensor, batch: Batch) -> Tensor:
         entropy, overlap, volume = _soft(outputs, masks)
     weight = batch["weight"][:, None]
     return (
-        weighted_mean(entropy, batch) + _dice_loss((weight * overlap).sum(0), (weight * volume).sum(0))
+        weighted_mean(entropy, batch)
+        + _dice_loss((weight * overlap).sum(0), (weight * volume).sum(0))
     ) / 2
 
 
