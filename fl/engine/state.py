@@ -109,15 +109,15 @@ class ClientStates(Mapping[str, Any]):
 
         Args:
             clients: The ids of these clients, int64 [m].
-            stack: Their new trees, stacked, in host memory; keys that the tree of a client does not
-                have are left out.
+            stack: Their new trees, stacked, in host memory.
 
         Returns:
             All clients.
 
         Raises:
-            FedloomError: If one of the ``facts`` has changed.
+            FedloomError: If one of the ``facts`` has changed, or for `check_tensors`.
         """
+        self.check_tensors(stack)
         for key, fact in self.facts.items():
             if key in stack and not torch.equal(fact[clients], stack[key]):
                 raise FedloomError(
@@ -127,6 +127,33 @@ class ClientStates(Mapping[str, Any]):
         leaves = trees.apply(lambda initial, leaf: leaf.to(initial.dtype), self.initial, stack)
         rows = zip(clients.tolist(), _rows(trees.leaves(leaves), len(clients)), strict=True)
         return ClientStates(self.count, self.initial, self.facts, {**self.rows, **dict(rows)})
+
+    def check_tensors(self, stack: Tree) -> None:
+        """Check that the trees of some clients have the tensors that they had before round 1.
+
+        Args:
+            stack: The trees, stacked.
+
+        Raises:
+            FedloomError: If a tensor is missing, unknown, or of another shape. An unknown one would
+                be forgotten, and the client would keep its earlier value without a word.
+        """
+        shapes = dict(_shapes(self.initial))
+        without_facts = {key: leaf for key, leaf in stack.items() if key not in self.facts}
+        new = {name: shape[1:] for name, shape in _shapes(without_facts)}
+        if shapes == new:
+            return
+        missing, unknown = sorted(shapes.keys() - new.keys()), sorted(new.keys() - shapes.keys())
+        lacks = f", without {', '.join(missing)}" if missing else ""
+        if unknown or missing:
+            text = f"has {', '.join(unknown)}{lacks}" if unknown else f"lacks {', '.join(missing)}"
+        else:
+            name = next(name for name, shape in new.items() if shape != shapes[name])
+            text = f"has {name} with shape {new[name]}, where init made {shapes[name]}"
+        raise FedloomError(
+            f"the state of a client that a method returned from `end` or `aggregate` {text}",
+            advice="return the keys and shapes of the client that `init` made",
+        )
 
     def drop(self, names: Collection[str]) -> ClientStates:
         """Return the clients without all keys of the given names, at any depth."""
@@ -157,6 +184,15 @@ def _rows(leaves: Sequence[Tensor], count: int) -> list[Row]:
     if not leaves:
         return [()] * count
     return list(zip(*([_copy(row) for row in leaf.unbind(0)] for leaf in leaves), strict=True))
+
+
+def _shapes(tree: Tree, path: str = "") -> Iterator[tuple[str, list[int]]]:
+    """Yield the path of each tensor of a tree, such as ``params/0.weight``, and its shape."""
+    for key, leaf in tree.items():
+        if isinstance(leaf, Tensor):
+            yield f"{path}{key}", list(leaf.shape)
+        else:
+            yield from _shapes(leaf, f"{path}{key}/")
 
 
 def _copy(leaf: Tensor) -> Tensor:

@@ -172,7 +172,7 @@ class _Trial:
         backend = "stacked" if self.stacked else "loop"
         # Phases leave it as it is; a method may draw images for it.
         state = self._state()
-        for phase in dry_round.with_single_steps(self.method).phases:
+        for phase in map(_with_checked_returns, dry_round.with_single_steps(self.method).phases):
             phase_schedule = self._phase_schedule(phase)
             schedule = RoundSchedule(
                 FIRST_ROUND, (phase_schedule,), self._arrays, self.attempt.context.training
@@ -180,6 +180,8 @@ class _Trial:
             results = dry_round.run_first_steps(
                 phase, state, phase_schedule, schedule, backend, swept_samples=self.size
             )
+            for client_states in results.client_states:
+                state.client_states.check_tensors(client_states)
             if shows_values and not all(losses.isfinite().all() for losses in results.losses):
                 raise FedloomError("the loss is not finite")
 
@@ -258,6 +260,33 @@ class _Trial:
 
         samples = inputs.tree(arrays)
         return SeveralArrays(samples) if inputs.modalities else samples
+
+
+def _with_checked_returns(phase: Phase) -> Phase:
+    """Return the phase with passes that say which of their functions forgot to return a value."""
+    passes = (_check_returns(pass_) if isinstance(pass_, Pass) else pass_ for pass_ in phase.passes)
+    return replace(phase, passes=tuple(passes))
+
+
+def _check_returns(pass_: Pass) -> Pass:
+    """Return the pass; its `begin` and `end` raise `FedloomError` if they return no tree."""
+
+    def begin(server: Tree, client: Tree) -> Tree:
+        work: Tree | None = pass_.begin(server, client)
+        if work is None:
+            problem = "`begin` of the method's pass returns None"
+            raise FedloomError(problem, advice="write `return` before the state of the pass")
+        return work
+
+    def end(server: Tree, client: Tree, work: Tree) -> tuple[Tree, Tree]:
+        result = pass_.end(server, client, work)
+        if not isinstance(result, tuple) or len(result) != 2:
+            given = "None" if result is None else f"an object of type {type(result).__name__}"
+            problem = f"`end` of the method's pass returns {given}, no client with its upload"
+            raise FedloomError(problem, advice="write `return client, upload`")
+        return result
+
+    return replace(pass_, begin=begin, end=end)
 
 
 def _with_one_step(sampling: Sampling) -> Sampling:

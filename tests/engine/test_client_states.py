@@ -33,7 +33,7 @@ def values(clients: list[int], start: float) -> dict[str, Any]:
     weight = start + torch.arange(6.0 * m).reshape(3, 2, m).permute(2, 1, 0)
     params = {"weight": weight, "bias": torch.full((m, 2), start, dtype=torch.float64)}
     facts = {key: fact[clients] for key, fact in FACTS.items()}
-    return {"params": params, "steps": torch.arange(m), "empty": {}, **facts, "more": weight}
+    return {"params": params, "steps": torch.arange(m), "empty": {}, **facts}
 
 
 PUTS = [([4, 1], 0.5), ([1, 2], 7.0), ([0, 5, 4], -3.0)]
@@ -76,6 +76,21 @@ def test_what_clients_are_from_the_start_stays() -> None:
     other = {**values([1], 2.0), "counts": torch.tensor([[0, 0]])}
     with pytest.raises(FedloomError, match="counts of a client"):
         clients.replace_clients(torch.tensor([1]), other)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"step": torch.tensor([5])}, "has step"),
+        ({"params": {"weight": torch.ones(1, 2, 3)}}, "lacks params/bias"),
+        ({"steps": torch.tensor([[5]])}, "has steps with shape [1], where init made []"),
+    ],
+)
+def test_a_client_keeps_the_tensors_that_it_had(change: dict[str, Any], said: str) -> None:
+    clients = ClientStates.from_initial(INITIAL, FACTS, COUNT)
+    with pytest.raises(FedloomError) as caught:
+        clients.replace_clients(torch.tensor([1]), {**values([1], 2.0), **change})
+    assert f"a method returned from `end` or `aggregate` {said}" in str(caught.value)
 
 
 @pytest.mark.parametrize("puts", [0, 3])

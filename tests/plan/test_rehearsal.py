@@ -141,6 +141,58 @@ def test_a_method_that_builds_no_method_is_told_so(lab: Path, line: str, said: s
     assert f"tiny.yaml: methods.lost: with mlp(hidden=[5]): Lost.build {said}" in str(caught.value)
 
 
+PASSES = '''"""A method of one's own."""
+
+from dataclasses import dataclass, replace
+
+from fl.api import recipe
+
+
+@dataclass(frozen=True)
+class Lost:
+    """No keys."""
+
+    def build(self, context):
+        method = recipe(context)
+        local = method.passes[0]
+
+        def begin(server, client):
+            work = local.begin(server, client)
+            {begin}
+
+        def end(server, client, work):
+            client, upload = local.end(server, client, work)
+            {end}
+
+        return replace(method, passes=(replace(local, begin=begin, end=end),))
+'''
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "said"),
+    [
+        ("pass", "return client, upload", "`begin` of the method's pass returns None"),
+        ("return work", "pass", "`end` of the method's pass returns None"),
+        ("return work", "return client", "`end` of the method's pass returns an object of type"),
+        (
+            "return work",
+            "return {**client, 'emma': upload['params']}, upload",
+            "the state of a client that a method returned from `end` or `aggregate` has emma/",
+        ),
+    ],
+)
+def test_what_passes_return_is_tried_before_training(
+    lab: Path, begin: str, end: str, said: str
+) -> None:
+    (lab / "rehearsed" / "methods").mkdir()
+    code = PASSES.format(begin=begin, end=end)
+    (lab / "rehearsed" / "methods" / "lost.py").write_text(code)
+    planning.write_study(lab, {"methods": {"lost": None}})
+    with pytest.raises(ConfigError) as caught:
+        plan.make(Path("config"))
+    assert said in str(caught.value)
+
+
 STAGES = '''"""A method of one's own."""
 
 from dataclasses import replace
