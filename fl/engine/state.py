@@ -135,24 +135,20 @@ class ClientStates(Mapping[str, Any]):
             stack: The trees, stacked.
 
         Raises:
-            FedloomError: If a tensor is missing, unknown, or of another shape. An unknown one would
-                be forgotten, and the client would keep its earlier value without a word.
+            FedloomError: If a tensor is missing or unknown. An unknown one would be forgotten, and the
+                client would keep its earlier value without a word.
         """
-        shapes = dict(_shapes(self.initial))
-        without_facts = {key: leaf for key, leaf in stack.items() if key not in self.facts}
-        new = {name: shape[1:] for name, shape in _shapes(without_facts)}
-        if shapes == new:
+        before = set(_paths(self.initial))
+        new = set(_paths({key: leaf for key, leaf in stack.items() if key not in self.facts}))
+        missing, unknown = sorted(before - new), sorted(new - before)
+        if not missing and not unknown:
             return
-        missing, unknown = sorted(shapes.keys() - new.keys()), sorted(new.keys() - shapes.keys())
-        lacks = f", without {', '.join(missing)}" if missing else ""
-        if unknown or missing:
-            text = f"has {', '.join(unknown)}{lacks}" if unknown else f"lacks {', '.join(missing)}"
-        else:
-            name = next(name for name, shape in new.items() if shape != shapes[name])
-            text = f"has {name} with shape {new[name]}, where init made {shapes[name]}"
+        texts = [f"has {', '.join(unknown)}"] if unknown else []
+        texts += [f"lacks {', '.join(missing)}"] if missing else []
+        text = " and ".join(texts)
         raise FedloomError(
             f"the state of a client that a method returned from `end` or `aggregate` {text}",
-            advice="return the keys and shapes of the client that `init` made",
+            advice="return the keys of the client that `init` made",
         )
 
     def drop(self, names: Collection[str]) -> ClientStates:
@@ -186,13 +182,13 @@ def _rows(leaves: Sequence[Tensor], count: int) -> list[Row]:
     return list(zip(*([_copy(row) for row in leaf.unbind(0)] for leaf in leaves), strict=True))
 
 
-def _shapes(tree: Tree, path: str = "") -> Iterator[tuple[str, list[int]]]:
-    """Yield the path of each tensor of a tree, such as ``params/0.weight``, and its shape."""
+def _paths(tree: Tree, path: str = "") -> Iterator[str]:
+    """Yield the path of each tensor of a tree, such as ``params/0.weight``."""
     for key, leaf in tree.items():
         if isinstance(leaf, Tensor):
-            yield f"{path}{key}", list(leaf.shape)
+            yield f"{path}{key}"
         else:
-            yield from _shapes(leaf, f"{path}{key}/")
+            yield from _paths(leaf, f"{path}{key}/")
 
 
 def _copy(leaf: Tensor) -> Tensor:

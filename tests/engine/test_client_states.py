@@ -83,7 +83,6 @@ def test_what_clients_are_from_the_start_stays() -> None:
     [
         ({"step": torch.tensor([5])}, "has step"),
         ({"params": {"weight": torch.ones(1, 2, 3)}}, "lacks params/bias"),
-        ({"steps": torch.tensor([[5]])}, "has steps with shape [1], where init made []"),
     ],
 )
 def test_a_client_keeps_the_tensors_that_it_had(change: dict[str, Any], said: str) -> None:
