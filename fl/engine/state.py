@@ -135,8 +135,8 @@ class ClientStates(Mapping[str, Any]):
             stack: The trees, stacked.
 
         Raises:
-            FedloomError: If a tensor is missing or unknown. An unknown one would be forgotten, and the
-                client would keep its earlier value without a word.
+            FedloomError: If a tensor is missing or unknown. An unknown one would be forgotten, and
+                the client would keep its earlier value without a word.
         """
         before = set(_paths(self.initial))
         new = set(_paths({key: leaf for key, leaf in stack.items() if key not in self.facts}))
