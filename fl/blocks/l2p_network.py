@@ -172,17 +172,17 @@ class L2PNetwork:
             )
         return {"whole": whole, "channels": channels}
 
-    def statistics(self, sums: Tree, buffers: Weights) -> LayerStatistics:
+    def statistics(self, sums: Tree, model: Variables) -> LayerStatistics:
         """Compute the inputs of the meta-nets from the sums of `input_sums`.
 
         Args:
-            sums: The sums over all batches.
-            buffers: Buffers of the stored model.
+            sums: The sums over all batches, in float64.
+            model: The stored model, whose precision the meta-nets have.
         """
-        example = next((b for b in buffers.values() if b.is_floating_point()), None)
+        precision = next(iter(model["params"].values())).dtype
         xi = []
         for name in self.normalised:
-            stored = self._of(buffers, name)
+            stored = self._of(model["buffers"], name)
             xi.append(symmetric_kl(*_moments(sums["channels"][name]), *stored))
         inputs = []
         for name in self.measured:
@@ -192,9 +192,7 @@ class L2PNetwork:
             "xi": torch.stack(xi) if xi else inputs[0].new_zeros(0),
             "inputs": torch.stack(inputs),
         }
-        if example is None:
-            return statistics
-        return trees.apply(lambda leaf: leaf.to(example.dtype), statistics)
+        return trees.apply(lambda leaf: leaf.to(precision), statistics)
 
     def zero_client_state(self, example: Tensor) -> MeasuredClient:
         """Return statistics and hyper-parameters of a client that has not been measured: zeros."""

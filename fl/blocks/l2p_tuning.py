@@ -117,7 +117,7 @@ def statistics_sweep(
     def end(
         server: L2PServer, client: IteratingClient, upload: Tree, totals: Tree
     ) -> tuple[IteratingClient, Tree]:
-        statistics = l2p_network.statistics(totals, origin(server, client)["buffers"])
+        statistics = l2p_network.statistics(totals, origin(server, client))
         client_state: IteratingClient = {**client, "statistics": statistics}
         if with_hyperparameters:
             meta = client.get("meta") or server["meta"]

@@ -331,3 +331,10 @@ def test_a_client_without_validation_samples_is_refused_by_name() -> None:
     assembly.check_validation_samples(method, ClientData(held.samples, absent_clients=(1, 2)))
     samples = {**held.samples, "val": [np.arange(1)] * 4}
     assembly.check_validation_samples(method, ClientData(samples))
+
+
+def test_nets_have_the_precision_of_a_model_without_buffers() -> None:
+    # Sums over samples are in float64 whatever the model's precision.
+    trained = world("fedl2p", "mlp", {"learns": "lr"}, precision="float32")
+    state, _ = worlds.run(trained, "stacked")
+    assert {leaf.dtype for leaf in trees.leaves(state.server["meta"])} == {torch.float32}

@@ -10,11 +10,13 @@ from typing import Any
 import planning
 import pytest
 import torch
+import worlds
 import yaml
 from torch import Tensor, nn
 
 from fl.api import Network
-from fl.base import plugins
+from fl.api.method import declaration_of
+from fl.base import plugins, registry
 from fl.base.errors import ConfigError
 from fl.cli import main
 from fl.plan import method_entries, plan, rehearsal
@@ -483,3 +485,26 @@ def test_a_trial_leaves_the_network_as_it_is(
         output = tried.train(variables["params"], variables["buffers"], torch.zeros(2, 1, 8, 8))
         assert not output.taps
         assert not any(layer._forward_hooks for layer in tried._module.modules())
+
+
+def keys_of(method: str) -> dict[str, Any] | None:
+    """Keys without which a method cannot be planned."""
+    if method == "fedfa":
+        return {"layers": ["1"]}
+    starts = declaration_of(worlds.entry(method).target).starts
+    return {"start": "fedavg" if "any" in starts else starts[0]} if starts else None
+
+
+def test_every_method_is_accepted_with_its_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = registry.names("method")
+    study = {
+        "datasets": ["digits"],
+        "partitions": [{"dirichlet": {"clients": 4, "alpha": 0.5, "server": 0.1}}],
+        "models": ["cnn"],
+        "methods": {name: keys_of(name) for name in names},
+    }
+    planning.write_config(tmp_path, study)
+    assert len(plan.make(Path("config")).runs) == len(names)
