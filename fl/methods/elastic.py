@@ -44,8 +44,6 @@ from fl.api import (
     weighted_mean,
 )
 
-"""Key of a client's sensitivities, one for each weight, from the first pass of a round."""
-
 
 class ElasticClient(RecipeClient):
     """State of a client, between its two passes.

@@ -43,8 +43,6 @@ from fl.api import (
 )
 from fl.blocks.anchor_exchange import class_means_sweep, keep_trained_model
 
-"""Key of a client's latest upload in its tree."""
-
 
 class Probabilities(TypedDict):
     """Mean outputs by class that one client sends, or their sum over clients.

@@ -54,8 +54,6 @@ from fl.blocks.participation import with_participation
 from fl.blocks.reweighting import reweighted_mean, weighted_upload
 from fl.blocks.trained_view import TrainedModel, with_trained_view
 
-"""Key of a client's mean features by class, [C, d], under its last body."""
-
 
 class FedASClient(RecipeClient, TrainedModel):
     """State of a client.

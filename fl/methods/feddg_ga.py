@@ -43,8 +43,6 @@ from fl.api import (
 from fl.blocks.exchange import send_all_but
 from fl.blocks.participation import with_participation
 
-"""Keys: a client's loss of the model that it trained last, and the weights of all clients, [N]."""
-
 
 class FedDGGAServer(RecipeServer):
     """State of the server; what it adds stays on the server.

@@ -180,7 +180,7 @@ class FedL2PSteps:
     learns: tuple[str, ...]
 
     def init(self, variables: Variables) -> tuple[FedL2PServer, Tree]:
-        """Return the states: first nets, and the values that no net self.learns."""
+        """Return the states: first nets, and the values that no net learns."""
         template = trees.leaves(variables["params"])[0]
         sigmoid = self.options.bn_output == "sigmoid"
         meta = self.l2p_network.initial_nets(
