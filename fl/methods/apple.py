@@ -147,7 +147,7 @@ class APPLESteps:
         """Return the loss of w_k, and the penalty on p."""
         core = dict(work["params"])
         offsets = core["personal_params"]["offsets"]
-        own_weight = (server["shares"] + offsets).index_select(0, work["id"].reshape(1))[0]
+        own_weight = trees.rows(server["shares"] + offsets, work["id"])
         trained = core_sum(server, offsets)
         for name, sent in own_core(server, work["id"]).items():
             core[name] = trained[name] + own_weight * (core[name] - sent)
@@ -187,7 +187,7 @@ def personal(server: APPLEServer, client: RecipeClient) -> Variables:
 
 def own_core(server: APPLEServer, number: Tensor) -> Weights:
     """Return a client's core as the server has it."""
-    return trees.apply(lambda leaf: leaf.index_select(0, number.reshape(1))[0], server["cores"])
+    return trees.take(server["cores"], number)
 
 
 def core_sum(server: APPLEServer, offsets: Tensor) -> Weights:

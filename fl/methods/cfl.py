@@ -168,8 +168,7 @@ class CFLSteps:
 
 def payload(server: CFLServer, client: RecipeClient) -> Variables:
     """Return the model of a client's cluster."""
-    cluster = server["cluster"].index_select(0, client["id"].reshape(1))
-    return trees.apply(lambda leaf: leaf.index_select(0, cluster)[0], server["models"])
+    return trees.take(server["models"], trees.rows(server["cluster"], client["id"]))
 
 
 def clusters(server: CFLServer) -> dict[str, Tensor]:

@@ -107,9 +107,7 @@ class FedDF:
             if self.server_steps:
                 assert context.server_training is not None
                 student: Student = {**model, "teachers": shared_model(uploads, None)}
-                model = shared_model(
-                    context.server_training(distillation, student, int(number)), None
-                )
+                model = context.server_training(distillation, student, int(number))
             return {**server, **model, "round": number}, clients
 
         send = send_all_but("round")
@@ -170,6 +168,6 @@ class DistillationSteps:
         return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
 
 
-def end(server: object, client: Student, work: DistillationWork) -> tuple[Student, Tree]:
+def end(server: object, client: Student, work: DistillationWork) -> tuple[Variables, Tree]:
     """Return the student."""
-    return {**client, "params": work["params"], "buffers": work["buffers"]}, {}
+    return {"params": work["params"], "buffers": work["buffers"]}, {}

@@ -150,10 +150,8 @@ class FedDGGASteps:
     ) -> tuple[FedDGGAServer, FedDGGAClient]:
         """Move the weights by the gaps, and average the models by them."""
         models = shared_model(uploads, None)
-        ids, step = (
-            clients["id"],
-            self.options.step * (1 - (server["round"] - 1) / self.context.training.rounds),
-        )
+        ids = clients["id"]
+        step = self.options.step * (1 - (server["round"] - 1) / self.context.training.rounds)
         moves = step * centred_gaps(uploads["gap"], uploads["has_gap"])
         moved = server["weights"].index_add(0, ids, moves).clamp(min=0)
         weights = moved / moved.sum()

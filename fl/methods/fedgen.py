@@ -145,16 +145,10 @@ class FedGenSteps:
     def init(self, variables: Variables) -> tuple[FedGenServer, RecipeClient]:
         """Return FedAvg's states and a first generator."""
         server, client = self.base.init(variables)
-        leaf, seed = (
-            trees.leaves(variables["params"])[0],
-            rng.torch_seed(self.context.seed, "fedgen"),
-        )
-        generator = initial_generator(
-            seed,
-            leaf,
-            self.context.classes,
-            feature_width(self.context.network, variables["params"]),
-        )
+        leaf = trees.leaves(variables["params"])[0]
+        seed = rng.torch_seed(self.context.seed, "fedgen")
+        width = feature_width(self.context.network, variables["params"])
+        generator = initial_generator(seed, leaf, self.context.classes, width)
         number = torch.zeros((), dtype=torch.int64, device=leaf.device)
         return {
             **server,
@@ -179,10 +173,9 @@ class FedGenSteps:
         self, server: FedGenServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
     ) -> tuple[FedGenServer, RecipeClient]:
         """Average the models, and train the generator on all heads."""
-        counts, models = clients["counts"], [trees.take(uploads, row) for row in range(len(n))]
-        heads = trees.stack(
-            [head_parameters(self.context.network, model["params"]) for model in models]
-        )
+        counts = clients["counts"]
+        models = [trees.take(uploads["params"], row) for row in range(len(n))]
+        heads = trees.stack([head_parameters(self.context.network, model) for model in models])
         generator = self.learned(server, heads, counts, self.options.server_steps)
         shares = (counts.sum(0) / counts.sum()).to(server["label_shares"])
         return {

@@ -46,7 +46,6 @@ from fl.api import (
 )
 from fl.blocks.linear_layers import head_parameters, zero_head
 
-
 Mean = TypedDict("Mean", {"mean gradient": Weights})
 """The moving mean g of the clients' gradients by the last layer's ``weight`` and ``bias``."""
 

@@ -40,6 +40,7 @@ from fl.api import (
     recipe,
     rng,
     select,
+    shared_model,
     single_pass,
     trees,
 )
@@ -179,7 +180,7 @@ class IFCASteps:
     ) -> tuple[IFCAServer, IFCAClient]:
         """Average the models of each cluster; a model without clients stays."""
         cluster = uploads["cluster"]
-        models: Variables = {"params": uploads["params"], "buffers": uploads["buffers"]}
+        models = shared_model(uploads, None)
         mean_models = []
         for number in range(self.options.models):
             weights, previous = n * (cluster == number), trees.take(server["models"], number)
@@ -202,20 +203,10 @@ class IFCASteps:
 
     def predict(self, variables: Candidates, memory: Tree, x: Inputs) -> Tensor:
         """Return the outputs of the model that was chosen."""
-        model = model_at(variables["models"], memory["cluster"]) if memory else variables
+        model = trees.take(variables["models"], memory["cluster"]) if memory else variables
         return self.context.network.eval(model["params"], model["buffers"], x).outputs
 
 
 def chosen(server: IFCAServer, client: IFCAClient) -> Variables:
     """Return the model of a client's cluster."""
-    return model_at(server["models"], client["cluster"])
-
-
-def model_at(models: Variables, number: Tensor) -> Variables:
-    """Return one model of a stack.
-
-    Args:
-        models: Leaves [models, ...].
-        number: Number of the model, int64 [].
-    """
-    return trees.apply(lambda leaf: leaf.index_select(0, number.reshape(1))[0], models)
+    return trees.take(server["models"], client["cluster"])
