@@ -161,9 +161,9 @@ class APPLESteps:
         """Take a step of the core, and one of p at its own rate."""
         offsets, slope = (t["personal_params"]["offsets"] for t in (work["params"], grads))
         rate = self.options.eta_p / self.context.training.lr * lr
-        moved = {"offsets": offsets - trees.align_rate(rate, slope) * slope}
+        next_offsets = {"offsets": offsets - trees.align_rate(rate, slope) * slope}
         next_work = single_pass(self.base).update(server, work, grads, aux, lr)
-        params = {**next_work["params"], "personal_params": moved}
+        params = {**next_work["params"], "personal_params": next_offsets}
         return {**work, **next_work, "params": params}
 
     def aggregate(

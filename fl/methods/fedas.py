@@ -60,7 +60,7 @@ class FedASClient(RecipeClient, TrainedModel):
 
     Attributes:
         prototypes: Mean feature of each class by the body that it trained last, [C, d]; from the
-            begin of a round to its alignment.
+            beginning of a round to its alignment.
         aligned: Parameters of the body after its alignment, by name; until it trains.
     """
 
@@ -142,7 +142,7 @@ class FedAS:
             return drop_entry(client, "aligned"), upload
 
         passes = (
-            Sweep(look, keep),
+            Sweep(look, keep_prototypes),
             self.alignment(context),
             replace(local, begin=begin, end=end),
             fisher_sweep(context),
@@ -197,7 +197,7 @@ def end_alignment(
     return {**drop_entry(client, "prototypes"), "aligned": work["params"]}, {}
 
 
-def keep(
+def keep_prototypes(
     server: RecipeServer, client: FedASClient, upload: Tree, totals: Tree
 ) -> tuple[FedASClient, Tree]:
     """Keep the mean features by class, the prototypes, for the alignment."""

@@ -111,9 +111,7 @@ class FedDF:
             return {**server, **model, "round": number}, clients
 
         send = send_all_but("round")
-        return replace(
-            base, init=init, aggregate=aggregate, send=send, views={"global": shared_model}
-        )
+        return replace(base, init=init, aggregate=aggregate, send=send)
 
     def distillation(self, context: BuildContext) -> Pass:
         """Return the server's pass, over a tree of a model and the stack of its teachers."""

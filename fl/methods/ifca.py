@@ -111,7 +111,7 @@ class IFCA:
         passes = (Sweep(steps.look, steps.choose), training)
         return Method(steps.init, passes, steps.aggregate, {"personal": view})
 
-    def perturbed(self, model: Variables, generator: torch.Generator) -> Variables:
+    def with_noise(self, model: Variables, generator: torch.Generator) -> Variables:
         """Return a model with noise on its parameters."""
 
         def noisy(w: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class IFCASteps:
         noise = torch.Generator().manual_seed(rng.torch_seed(self.context.seed, "ifca"))
         copies = [
             first,
-            *(self.options.perturbed(first, noise) for _ in range(self.options.models - 1)),
+            *(self.options.with_noise(first, noise) for _ in range(self.options.models - 1)),
         ]
         _, client = self.base.init(variables)
         number = torch.zeros((), dtype=torch.int64)
@@ -166,13 +166,13 @@ class IFCASteps:
 
     def begin(self, server: IFCAServer, client: IFCAClient) -> RecipeWork:
         """Begin training at the model of the client's cluster."""
-        return single_pass(self.base).begin(chosen(server, client), client)
+        return single_pass(self.base).begin(cluster_model(server, client), client)
 
     def end(
         self, server: IFCAServer, client: IFCAClient, work: RecipeWork
     ) -> tuple[IFCAClient, IFCAUpload]:
         """Upload the trained model, and its number."""
-        client, upload = single_pass(self.base).end(chosen(server, client), client, work)
+        client, upload = single_pass(self.base).end(cluster_model(server, client), client, work)
         return client, {**upload, "cluster": client["cluster"]}
 
     def aggregate(
@@ -189,7 +189,7 @@ class IFCASteps:
 
     def with_models(self, server: IFCAServer, client: IFCAClient) -> Candidates:
         """Return the model of the client's cluster, and all models, as a view."""
-        return {**chosen(server, client), "models": server["models"]}
+        return {**cluster_model(server, client), "models": server["models"]}
 
     def look_at_samples(self, variables: Candidates, batch: Batch) -> Tree:
         """Return the losses of all models for each sample."""
@@ -207,6 +207,6 @@ class IFCASteps:
         return self.context.network.eval(model["params"], model["buffers"], x).outputs
 
 
-def chosen(server: IFCAServer, client: IFCAClient) -> Variables:
+def cluster_model(server: IFCAServer, client: IFCAClient) -> Variables:
     """Return the model of a client's cluster."""
     return trees.take(server["models"], client["cluster"])
