@@ -191,10 +191,8 @@ class FedFomoSteps:
         """Return the reference, and the client's own model followed by those of others."""
         own_model = select(client, all_weights)
         received = [trees.take(client["payload"]["models"], number) for number in range(self.count)]
-        return client["start"] if self.options.reference == "start" else own_model, [
-            own_model,
-            *received,
-        ]
+        reference = client["start"] if self.options.reference == "start" else own_model
+        return reference, [own_model, *received]
 
     def look(
         self, server: FedFomoServer, client: FedFomoClient, upload: Tree, batch: Batch
