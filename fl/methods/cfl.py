@@ -152,9 +152,9 @@ class CFLSteps:
                 second = bipartition(cosines({"update": update[rows]})).to(rows.device) == 1
                 halves = {number: rows[~second], new_cluster: rows[second]}
                 cluster[ids[halves[new_cluster]]] = new_cluster
-            for half, members in halves.items():
+            for cluster_number, members in halves.items():
                 mean = trees.mean(trees.take(uploads, members), n[members])
-                index = torch.tensor([half], device=ids.device)
+                index = torch.tensor([cluster_number], device=ids.device)
                 models = trees.replace_clients(models, index, trees.stack([mean]))
         return {
             "models": models,

@@ -287,13 +287,13 @@ def decode(decoder: Tree, features: Tensor) -> Tensor:
     return F.linear(activations, output["weight"], output["bias"])
 
 
-def reconstruction_error(tokens: bool, decoded_x: Tensor, x: Tensor) -> Tensor:
+def reconstruction_error(is_text: bool, decoded_x: Tensor, x: Tensor) -> Tensor:
     """Reconstruction error of each sample, [b].
 
     It is the mean squared error of numbers [b, size], or the mean cross-entropy of tokens [b,
     length] under one distribution with scores [b, vocabulary]: a decoder predicts which tokens a
     text has, not their positions. Positions after the end of a text hold a token, too.
     """
-    if tokens:
+    if is_text:
         return -decoded_x.log_softmax(1).gather(1, x).mean(1)
     return (decoded_x - x).square().mean(1)
