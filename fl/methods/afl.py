@@ -88,8 +88,8 @@ class AFL:
             weights = torch.where(weights.sum() > 0, weights, (n > 0).to(weights.dtype))
             models = shared_model(uploads, None)
             next_server, clients = base.aggregate(server, clients, models, weights)
-            risen = server["lambda"].index_add(0, ids, self.eta_lambda * uploads["loss"])
-            return {**next_server, "lambda": project_to_simplex(risen)}, clients
+            mixture = server["lambda"].index_add(0, ids, self.eta_lambda * uploads["loss"])
+            return {**next_server, "lambda": project_to_simplex(mixture)}, clients
 
         return replace(
             base,

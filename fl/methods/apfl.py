@@ -112,19 +112,19 @@ class APFL:
         def update(
             server: RecipeServer, work: APFLWork, grads: Tree, aux: StepResults, lr: Rate
         ) -> APFLWork:
-            own, slope = work["params"]["personal_params"], grads["personal_params"]["alpha"]
+            own_params, slope = work["params"]["personal_params"], grads["personal_params"]["alpha"]
             step = work["first"] * lr if self.adapt else 0
-            alpha = (own["alpha"] - step * slope).clamp(0, 1)
+            alpha = (own_params["alpha"] - step * slope).clamp(0, 1)
             work = {**work, **local.update(server, work, grads, aux, lr)}
             next_own = {**work["params"]["personal_params"], "alpha": alpha}
             params = {**work["params"], "personal_params": next_own}
             return {**work, "params": params, "first": 0 * work["first"]}
 
         def predict(models: APFLModels, memory: Tree, x: Tensor) -> Tensor:
-            own = models["personal_params"]
-            first = network.eval(own["v"], models["own_buffers"], x)
-            second = network.eval(models["params"], models["buffers"], x)
-            return own["alpha"] * first.outputs + (1 - own["alpha"]) * second.outputs
+            v, alpha = models["personal_params"]["v"], models["personal_params"]["alpha"]
+            personal = network.eval(v, models["own_buffers"], x)
+            shared = network.eval(models["params"], models["buffers"], x)
+            return alpha * personal.outputs + (1 - alpha) * shared.outputs
 
         view = mixed_model if self.mixed == "weights" else Predictor(both_models, predict)
         step = replace(local, begin=begin, update=update)
@@ -140,16 +140,17 @@ class APFL:
     ) -> tuple[Tensor, Tree]:
         """Return f(alpha v + (1 - alpha) w) with w fixed, and the buffers of the mixture."""
         network, batch = context.network, forward.batch
-        own = cast(OwnModel, forward.personal_params)
+        own_params = cast(OwnModel, forward.personal_params)
         w = trees.apply(Tensor.detach, forward.params)
         x, key = batch["x"], batch.get("key")
         if self.mixed == "weights":
-            output = network.train(mixture(own, w), state["buffers"], x, key=key)
+            output = network.train(mixture(own_params, w), state["buffers"], x, key=key)
             return context.task.loss(output.outputs, batch), {"buffers": output.buffers}
-        first = network.train(own["v"], state["buffers"], x, key=key)
-        second = network.train(w, state["buffers"], x, key=key)
-        outputs = own["alpha"] * first.outputs + (1 - own["alpha"]) * second.outputs
-        return context.task.loss(outputs, batch), {"buffers": first.buffers}
+        personal = network.train(own_params["v"], state["buffers"], x, key=key)
+        shared = network.train(w, state["buffers"], x, key=key)
+        alpha = own_params["alpha"]
+        outputs = alpha * personal.outputs + (1 - alpha) * shared.outputs
+        return context.task.loss(outputs, batch), {"buffers": personal.buffers}
 
 
 def mixed_model(server: RecipeServer, client: RecipeClient) -> Variables:
@@ -161,11 +162,11 @@ def mixed_model(server: RecipeServer, client: RecipeClient) -> Variables:
 def both_models(server: RecipeServer, client: RecipeClient) -> APFLModels:
     """Return the shared model and the client's own, as a view."""
     buffers = client["terms"]["mixture"]["buffers"]
-    own = client["personal_params"]
-    return {**shared_model(server, None), "personal_params": own, "own_buffers": buffers}
+    own_params = client["personal_params"]
+    return {**shared_model(server, None), "personal_params": own_params, "own_buffers": buffers}
 
 
-def mixture(own: OwnModel, w: Weights) -> Weights:
+def mixture(own_params: OwnModel, w: Weights) -> Weights:
     """Return the weights alpha v + (1 - alpha) w."""
-    alpha = own["alpha"]
-    return trees.apply(lambda v, w: alpha * v + (1 - alpha) * w, own["v"], w)
+    alpha = own_params["alpha"]
+    return trees.apply(lambda v, w: alpha * v + (1 - alpha) * w, own_params["v"], w)

@@ -147,7 +147,7 @@ class APPLESteps:
         """Return the loss of w_k, and the penalty on p."""
         core = dict(work["params"])
         offsets = core["personal_params"]["offsets"]
-        own_weight = (server["shares"] + offsets).index_select(0, work["id"].reshape(1))[0]
+        own_weight = trees.rows(server["shares"] + offsets, work["id"])
         trained = core_sum(server, offsets)
         for name, sent in own_core(server, work["id"]).items():
             core[name] = trained[name] + own_weight * (core[name] - sent)
@@ -161,9 +161,9 @@ class APPLESteps:
         """Take a step of the core, and one of p at its own rate."""
         offsets, slope = (t["personal_params"]["offsets"] for t in (work["params"], grads))
         rate = self.options.eta_p / self.context.training.lr * lr
-        moved = {"offsets": offsets - trees.align_rate(rate, slope) * slope}
+        next_offsets = {"offsets": offsets - trees.align_rate(rate, slope) * slope}
         next_work = single_pass(self.base).update(server, work, grads, aux, lr)
-        params = {**next_work["params"], "personal_params": moved}
+        params = {**next_work["params"], "personal_params": next_offsets}
         return {**work, **next_work, "params": params}
 
     def aggregate(
@@ -187,7 +187,7 @@ def personal(server: APPLEServer, client: RecipeClient) -> Variables:
 
 def own_core(server: APPLEServer, number: Tensor) -> Weights:
     """Return a client's core as the server has it."""
-    return trees.apply(lambda leaf: leaf.index_select(0, number.reshape(1))[0], server["cores"])
+    return trees.take(server["cores"], number)
 
 
 def core_sum(server: APPLEServer, offsets: Tensor) -> Weights:

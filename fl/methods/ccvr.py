@@ -55,9 +55,9 @@ class ClassSums(TypedDict):
     """Upload of a client: sums over its samples of each class, in double precision.
 
     Attributes:
-        sums: Of features z, [C, d].
+        sums: Sums of features z, [C, d].
         counts: Numbers of samples, [C].
-        products: Of zz', [C, d * d].
+        products: Sums of zz', [C, d * d].
     """
 
     sums: Tensor
@@ -94,7 +94,7 @@ class CCVR:
             server_work=(ServerWork(lambda round_: self.steps, steps.one_step),),
         )
 
-    def drawn(self, totals: ClassSums, seed: int) -> tuple[Tensor, Tensor]:
+    def draw_features(self, totals: ClassSums, seed: int) -> tuple[Tensor, Tensor]:
         """Draw features [C, samples, d] in double precision, and weights [C] of the classes."""
         counts = totals["counts"].double()
         n = counts.clamp(min=2)[:, None, None]
@@ -112,7 +112,7 @@ class CCVR:
         normal = torch.randn(shape, generator=generator, dtype=torch.float64).to(mean.device)
         return mean[:, None] + normal @ roots, (counts >= 2).to(mean.dtype)
 
-    def trained(
+    def train_head(
         self, context: BuildContext, params: Weights, features: Tensor, weight: Tensor, steps: int
     ) -> Weights:
         """Train the head of ``params`` on features [C, m, d] with weights [C] of classes."""
@@ -155,8 +155,8 @@ class CCVRSteps:
     ) -> tuple[Variables, Tree]:
         """Train the head on features that are drawn."""
         totals = trees.apply(lambda leaf: leaf.sum(0), uploads)
-        features, weight = self.options.drawn(totals, self.context.seed)
-        params = self.options.trained(
+        features, weight = self.options.draw_features(totals, self.context.seed)
+        params = self.options.train_head(
             self.context, server["params"], features, weight, self.options.steps
         )
         return {**server, "params": params}, clients
@@ -165,7 +165,7 @@ class CCVRSteps:
         """Take a step of the head, for the costs of a run."""
         head = head_parameters(self.context.network, server["params"])["weight"]
         features = head.new_zeros((self.context.classes, self.options.samples, head.shape[1]))
-        return self.options.trained(
+        return self.options.train_head(
             self.context, server["params"], features, head.new_ones(self.context.classes), 1
         )
 

@@ -109,7 +109,7 @@ class CFL:
 
 @dataclass(frozen=True, eq=False)
 class CFLSteps:
-    """What the server of CFL does.
+    """Functions of the server of CFL.
 
     Attributes:
         options: The keys of the method.
@@ -139,25 +139,23 @@ class CFLSteps:
         ids = clients["id"]
         previous_models = trees.take(server["models"]["params"], server["cluster"][ids])
         update = client_rows(trees.apply(torch.sub, uploads["params"], previous_models))
-        relative = self.options.bounds == "relative"
-        largest = update.norm(dim=1).max() if relative else torch.ones_like(server["scale"])
+        is_relative = self.options.bounds == "relative"
+        largest = update.norm(dim=1).max() if is_relative else torch.ones_like(server["scale"])
         scale = torch.where(server["round"] > 0, server["scale"], largest)
         cluster, models = server["cluster"].clone(), server["models"]
-        late = int(server["round"]) >= self.options.after
+        can_split = int(server["round"]) >= self.options.after
         for number in server["cluster"][ids].unique().tolist():
             rows = (server["cluster"][ids] == number).nonzero()[:, 0]
             halves, new_cluster = {number: rows}, int(cluster.max()) + 1
-            several = len(rows) > 1 and new_cluster < self.options.most
-            if late and several and self.options.at_odds(update[rows], n[rows], scale):
+            has_room = len(rows) > 1 and new_cluster < self.options.most
+            if can_split and has_room and self.options.at_odds(update[rows], n[rows], scale):
                 second = bipartition(cosines({"update": update[rows]})).to(rows.device) == 1
                 halves = {number: rows[~second], new_cluster: rows[second]}
                 cluster[ids[halves[new_cluster]]] = new_cluster
-            for new_cluster, members in halves.items():
+            for cluster_number, members in halves.items():
                 mean = trees.mean(trees.take(uploads, members), n[members])
-                index = torch.tensor([new_cluster], device=ids.device)
-                models = trees.replace_clients(
-                    models, index, trees.apply(lambda leaf: leaf[None], mean)
-                )
+                index = torch.tensor([cluster_number], device=ids.device)
+                models = trees.replace_clients(models, index, trees.stack([mean]))
         return {
             "models": models,
             "cluster": cluster,
@@ -168,8 +166,7 @@ class CFLSteps:
 
 def payload(server: CFLServer, client: RecipeClient) -> Variables:
     """Return the model of a client's cluster."""
-    cluster = server["cluster"].index_select(0, client["id"].reshape(1))
-    return trees.apply(lambda leaf: leaf.index_select(0, cluster)[0], server["models"])
+    return trees.take(server["models"], trees.rows(server["cluster"], client["id"]))
 
 
 def clusters(server: CFLServer) -> dict[str, Tensor]:
@@ -192,12 +189,12 @@ def bipartition(similarity: Tensor) -> Tensor:
     group = list(range(count))
     first_index, second_index = torch.triu_indices(count, count, offset=1)
     order = torch.argsort(similarity[first_index, second_index], descending=True, stable=True)
-    joined = 0
+    joins = 0
     for edge in order.tolist():
-        if joined == count - 2:
+        if joins == count - 2:
             break
         target_group, source_group = group[int(first_index[edge])], group[int(second_index[edge])]
         if target_group != source_group:
             group = [target_group if member == source_group else member for member in group]
-            joined += 1
+            joins += 1
     return torch.tensor([int(member != group[0]) for member in group])

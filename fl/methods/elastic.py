@@ -44,8 +44,6 @@ from fl.api import (
     weighted_mean,
 )
 
-"""Key of a client's sensitivities, one for each weight, from the first pass of a round."""
-
 
 class ElasticClient(RecipeClient):
     """State of a client, between its two passes.
@@ -112,7 +110,7 @@ class Elastic:
             mean_sensitivity = trees.mean(uploads["sensitivity"], n)
             largest = trees.apply(lambda omega: omega.amax(0), uploads["sensitivity"])
             params = trees.apply(
-                self.moved,
+                self.next_weights,
                 server["params"],
                 next_server["params"],
                 mean_sensitivity,
@@ -144,7 +142,7 @@ class Elastic:
 
         return Pass(begin_measurement, output_size, update, keep_sensitivity, Sampling(epochs=1))
 
-    def moved(self, w: Tensor, mean: Tensor, sensitivity: Tensor, largest: Tensor) -> Tensor:
+    def next_weights(self, w: Tensor, mean: Tensor, sensitivity: Tensor, largest: Tensor) -> Tensor:
         """Return the server's next weights from the clients' mean and their sensitivities."""
         is_sensitive = largest > 0
         ratio = torch.where(is_sensitive, sensitivity / torch.where(is_sensitive, largest, 1), 0)

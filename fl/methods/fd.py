@@ -42,8 +42,7 @@ from fl.api import (
     weighted_mean,
 )
 from fl.blocks.anchor_exchange import class_means_sweep, keep_trained_model
-
-"""Key of a client's latest upload in its tree."""
+from fl.blocks.anchors import Anchors
 
 
 class Probabilities(TypedDict):
@@ -125,16 +124,16 @@ class FD:
         steps = FDSteps(base, sweep, context.classes)
         passes = (
             keep_trained_model(replace(single_pass(base), begin=steps.begin)),
-            replace(sweep, end=steps.keep_own),
+            replace(sweep, end=steps.keep_upload),
         )
         return replace(base, init=steps.init, passes=passes, aggregate=aggregate)
 
     def distillation(self, forward: Forward) -> Tensor:
         """Gamma CE(z, t_y), with t_y the others' mean probabilities for the label; 0 without."""
         work: FDWork = forward.work
-        batch, table = forward.batch, work["targets"][forward.batch["y"]]
-        values = -(table * forward.output.outputs.log_softmax(-1)).sum(-1)
-        return self.gamma * weighted_mean(values, batch)
+        batch_targets = work["targets"][forward.batch["y"]]
+        values = -(batch_targets * forward.output.outputs.log_softmax(-1)).sum(-1)
+        return self.gamma * weighted_mean(values, forward.batch)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,23 +150,18 @@ class FDSteps:
     sweep: Sweep
     classes: int
 
-    def empty(self, variables: Variables) -> Probabilities:
-        """Return sums over no client."""
-        leaf = trees.leaves(variables["params"])[0]
-        return {
-            "sum": leaf.new_zeros((self.classes, self.classes)),
-            "count": leaf.new_zeros(self.classes),
-        }
-
     def init(self, variables: Variables) -> tuple[FDServer, FDClient]:
         """Return Local's states; nobody has sent anything."""
         server, client = self.base.init(variables)
-        zero = trees.leaves(variables["params"])[0].new_zeros(())
-        last_upload: RoundProbabilities = {**self.empty(variables), "round": zero - 1}
-        return {**server, "others": {**self.empty(variables), "round": zero}}, {
-            **client,
-            "own_outputs": last_upload,
+        leaf = trees.leaves(variables["params"])[0]
+        zero = leaf.new_zeros(())
+        sums: RoundProbabilities = {
+            "sum": leaf.new_zeros((self.classes, self.classes)),
+            "count": leaf.new_zeros(self.classes),
+            "round": zero,
         }
+        last_upload: RoundProbabilities = {**sums, "round": zero - 1}
+        return {**server, "others": sums}, {**client, "own_outputs": last_upload}
 
     def begin(self, server: FDServer, client: FDClient) -> FDWork:
         """Begin training, with the others' mean probabilities."""
@@ -176,20 +170,19 @@ class FDSteps:
             "targets": targets(server["others"], client["own_outputs"]),
         }
 
-    def keep_own(
+    def keep_upload(
         self, server: FDServer, client: FDClient, upload: Tree, totals: Tree
     ) -> tuple[FDClient, FDUpload]:
         """Upload the client's mean probabilities, and keep them."""
-        client, sent = self.sweep.end(server, client, upload, totals)
-        has_class = (sent["anchors"]["counts"] > 0).to(sent["anchors"]["means"].dtype)
-        last_upload: Probabilities = {
-            "sum": sent["anchors"]["means"] * has_class[:, None],
-            "count": has_class,
+        client, upload = self.sweep.end(server, client, upload, totals)
+        anchors: Anchors = upload["anchors"]
+        has_class = (anchors["counts"] > 0).to(anchors["means"].dtype)
+        class_means: Probabilities = {"sum": anchors["means"], "count": has_class}
+        last_upload: RoundProbabilities = {
+            **class_means,
+            "round": server["others"]["round"] + 1,
         }
-        next_round = server["others"]["round"] + 1
-        return {**client, "own_outputs": {**last_upload, "round": next_round}}, {
-            "anchors": last_upload
-        }
+        return {**client, "own_outputs": last_upload}, {"anchors": class_means}
 
 
 def probabilities(output: Output) -> Tensor:

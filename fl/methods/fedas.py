@@ -54,15 +54,13 @@ from fl.blocks.participation import with_participation
 from fl.blocks.reweighting import reweighted_mean, weighted_upload
 from fl.blocks.trained_view import TrainedModel, with_trained_view
 
-"""Key of a client's mean features by class, [C, d], under its last body."""
-
 
 class FedASClient(RecipeClient, TrainedModel):
     """State of a client.
 
     Attributes:
         prototypes: Mean feature of each class by the body that it trained last, [C, d]; from the
-            begin of a round to its alignment.
+            beginning of a round to its alignment.
         aligned: Parameters of the body after its alignment, by name; until it trains.
     """
 
@@ -144,7 +142,7 @@ class FedAS:
             return drop_entry(client, "aligned"), upload
 
         passes = (
-            Sweep(look, keep),
+            Sweep(look, keep_prototypes),
             self.alignment(context),
             replace(local, begin=begin, end=end),
             fisher_sweep(context),
@@ -199,7 +197,7 @@ def end_alignment(
     return {**drop_entry(client, "prototypes"), "aligned": work["params"]}, {}
 
 
-def keep(
+def keep_prototypes(
     server: RecipeServer, client: FedASClient, upload: Tree, totals: Tree
 ) -> tuple[FedASClient, Tree]:
     """Keep the mean features by class, the prototypes, for the alignment."""

@@ -37,6 +37,7 @@ from fl.api import (
     Weights,
     declare,
     recipe,
+    shared_model,
     single_pass,
     trees,
 )
@@ -155,7 +156,7 @@ class FedCACSteps:
         self, server: FedCACServer, clients: FedCACClient, uploads: FedCACUpload, n: Tensor
     ) -> tuple[FedCACServer, FedCACClient]:
         """Average the models, over all clients and over each client's partners."""
-        models: RecipeUpload = {"params": uploads["params"], "buffers": uploads["buffers"]}
+        models = shared_model(uploads, None)
         next_server, clients = self.base.aggregate(server, clients, models, n)
         number = server["round"] + 1
         weights = partner_weights(client_rows(uploads["critical"]), int(number) / self.options.beta)

@@ -72,7 +72,7 @@ class FedCPWork(RecipeWork):
 
 
 class FedCPModel(Variables):
-    """What is evaluated: the shared model, and beside it a head and the selector.
+    """Evaluated weights: the shared model, and beside it a head and the selector.
 
     Attributes:
         personal_params: The client's own head, ``weight`` [classes, d] and ``bias`` [classes].
@@ -211,5 +211,5 @@ def kernel_discrepancy(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         [(a[:, None] - b[None]).square().sum(-1) for a, b in ((x, x), (y, y), (x, y))]
     )
     kernels = torch.stack([(-squares / (2 * width)).exp() for width in BANDWIDTHS]).sum(0)
-    of_x, of_y, of_both = (shares @ kernel @ shares for kernel in kernels.unbind())
-    return of_x + of_y - 2 * of_both
+    mean_xx, mean_yy, mean_xy = (shares @ kernel @ shares for kernel in kernels.unbind())
+    return mean_xx + mean_yy - 2 * mean_xy

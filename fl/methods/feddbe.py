@@ -113,8 +113,8 @@ class FedDBE:
 
         def begin(server: FedDBEServer, client: RecipeClient) -> RecipeWork:
             work = local.begin(server, client)
-            restarted = {"mean": 0 * work["terms"][FEATURE_MEAN]["mean"]}
-            return {**work, "terms": {**work["terms"], FEATURE_MEAN: restarted}}
+            zero_state = {"mean": 0 * work["terms"][FEATURE_MEAN]["mean"]}
+            return {**work, "terms": {**work["terms"], FEATURE_MEAN: zero_state}}
 
         def predict(model: FedDBEModel, memory: Tree, x: Tensor) -> Tensor:
             features = network.eval(model["params"], model["buffers"], x).features
@@ -167,16 +167,16 @@ def first_means(context: BuildContext) -> Phase:
     network = context.network
     # This training leaves nothing behind, so its optimizer is not kept either.
     training_settings = replace(context.training, keep_optimizer=False)
-    plain = single_pass(recipe(replace(context, terms=(), training=training_settings)))
+    fedavg_pass = single_pass(recipe(replace(context, terms=(), training=training_settings)))
 
     def begin(server: FedDBEServer, client: RecipeClient) -> RecipeWork:
-        return plain.begin(shared_model(server, None), without_added(client))
+        return fedavg_pass.begin(shared_model(server, None), fedavg_state(client))
 
     def end(
         server: FedDBEServer, client: RecipeClient, work: RecipeWork
     ) -> tuple[RecipeClient, RecipeUpload]:
         # Only what is uploaded outlives this training.
-        return client, plain.end(server, without_added(client), work)[1]
+        return client, fedavg_pass.end(server, fedavg_state(client), work)[1]
 
     def sums(
         server: FedDBEServer, client: RecipeClient, upload: RecipeUpload, batch: Batch
@@ -185,11 +185,11 @@ def first_means(context: BuildContext) -> Phase:
         weight = batch["weight"].to(features.dtype)
         return {"feature_mean": weight @ features, "count": weight.sum()}
 
-    training = replace(plain, begin=begin, end=end)
+    training = replace(fedavg_pass, begin=begin, end=end)
     return mean_before_round_1(sums, passes=(training,), send=None, all_clients=True)
 
 
-def without_added(client: RecipeClient) -> Tree:
+def fedavg_state(client: RecipeClient) -> Tree:
     """Return a client's state without what FedDBE adds to FedAvg."""
     return {
         key: leaf

@@ -107,15 +107,11 @@ class FedDF:
             if self.server_steps:
                 assert context.server_training is not None
                 student: Student = {**model, "teachers": shared_model(uploads, None)}
-                model = shared_model(
-                    context.server_training(distillation, student, int(number)), None
-                )
+                model = context.server_training(distillation, student, int(number))
             return {**server, **model, "round": number}, clients
 
         send = send_all_but("round")
-        return replace(
-            base, init=init, aggregate=aggregate, send=send, views={"global": shared_model}
-        )
+        return replace(base, init=init, aggregate=aggregate, send=send)
 
     def distillation(self, context: BuildContext) -> Pass:
         """Return the server's pass, over a tree of a model and the stack of its teachers."""
@@ -170,6 +166,6 @@ class DistillationSteps:
         return {**work, "params": params, "buffers": aux["buffers"], "optimizer": state}
 
 
-def end(server: object, client: Student, work: DistillationWork) -> tuple[Student, Tree]:
+def end(server: object, client: Student, work: DistillationWork) -> tuple[Variables, Tree]:
     """Return the student."""
-    return {**client, "params": work["params"], "buffers": work["buffers"]}, {}
+    return {"params": work["params"], "buffers": work["buffers"]}, {}

@@ -43,8 +43,6 @@ from fl.api import (
 from fl.blocks.exchange import send_all_but
 from fl.blocks.participation import with_participation
 
-"""Keys: a client's loss of the model that it trained last, and the weights of all clients, [N]."""
-
 
 class FedDGGAServer(RecipeServer):
     """State of the server; what it adds stays on the server.
@@ -152,17 +150,15 @@ class FedDGGASteps:
     ) -> tuple[FedDGGAServer, FedDGGAClient]:
         """Move the weights by the gaps, and average the models by them."""
         models = shared_model(uploads, None)
-        ids, step = (
-            clients["id"],
-            self.options.step * (1 - (server["round"] - 1) / self.context.training.rounds),
-        )
+        ids = clients["id"]
+        step = self.options.step * (1 - (server["round"] - 1) / self.context.training.rounds)
         moves = step * centred_gaps(uploads["gap"], uploads["has_gap"])
-        moved = server["weights"].index_add(0, ids, moves).clamp(min=0)
-        weights = moved / moved.sum()
-        drawn = weights.index_select(0, ids) * (n > 0)
+        moved_weights = server["weights"].index_add(0, ids, moves).clamp(min=0)
+        weights = moved_weights / moved_weights.sum()
+        shares = weights.index_select(0, ids) * (n > 0)
         # If all of the participants have fallen to 0, they count alike.
-        drawn = torch.where(drawn.sum() > 0, drawn, (n > 0).to(drawn.dtype))
-        next_server, clients = self.base.aggregate(server, clients, models, drawn)
+        shares = torch.where(shares.sum() > 0, shares, (n > 0).to(shares.dtype))
+        next_server, clients = self.base.aggregate(server, clients, models, shares)
         next_round = server["round"] + 1
         return {**next_server, "weights": weights, "round": next_round}, clients
 

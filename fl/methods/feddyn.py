@@ -105,12 +105,12 @@ class FedDynSteps:
     Attributes:
         alpha: Weight of the regulariser.
         base: FedAvg with the terms of the regulariser.
-        everybody: Number of clients that can take part.
+        clients: Number of clients that can take part.
     """
 
     alpha: float
     base: Recipe
-    everybody: int
+    clients: int
 
     def init(self, variables: Variables) -> tuple[FedDynServer, FedDynClient]:
         """Return FedAvg's states; g_k and h are 0."""
@@ -140,14 +140,14 @@ class FedDynSteps:
     ) -> tuple[FedDynServer, FedDynClient]:
         """Return h - alpha / clients sum_k (w_k - w), and w = mean w_k - h / alpha."""
         mean, clients = self.base.aggregate(server, clients, uploads, n)
-        plain = trees.mean(uploads["params"], torch.ones_like(n))
+        mean_params = trees.mean(uploads["params"], torch.ones_like(n))
         drift = trees.apply(
-            lambda h, w, previous: h - self.alpha * len(n) / self.everybody * (w - previous),
+            lambda h, w, previous: h - self.alpha * len(n) / self.clients * (w - previous),
             server["drift"],
-            plain,
+            mean_params,
             server["params"],
         )
-        params = trees.apply(lambda w, h: w - h / self.alpha, plain, drift)
+        params = trees.apply(lambda w, h: w - h / self.alpha, mean_params, drift)
         return {**mean, "params": params, "drift": drift}, clients
 
     def mean_model(self, server: FedDynServer, client: object) -> Variables:

@@ -97,7 +97,7 @@ class FedEM:
             steps.init,
             (training, Sweep(steps.look, steps.renew)),
             WeightedAverage(average),
-            {"personal": Predictor(steps.mixed, steps.predict, is_per_sample=True)},
+            {"personal": Predictor(steps.mixed_models, steps.predict, is_per_sample=True)},
         )
 
 
@@ -151,9 +151,9 @@ class FedEMSteps:
     def reference(self, server: FedEMServer, work: Tree, batch: Batch) -> Tree:
         """Return the shares of a batch's samples, which stay fixed in a pass."""
         q = self.shares(server, work["mixture"], batch)
-        added = self.joint.reference(server, work, batch) if self.joint.reference else {}
+        terms = self.joint.reference(server, work, batch) if self.joint.reference else {}
         return {
-            name: {**added.get(name, {}), "share": q[:, m]} for m, name in enumerate(self.names)
+            name: {**terms.get(name, {}), "share": q[:, m]} for m, name in enumerate(self.names)
         }
 
     def look(self, server: FedEMServer, client: FedEMClient, upload: Tree, batch: Batch) -> Tree:
@@ -169,7 +169,7 @@ class FedEMSteps:
         mean = totals["shares"] / (count + (count == 0))
         return {**client, "mixture": torch.where(count > 0, mean, client["mixture"])}, upload
 
-    def mixed(self, server: FedEMServer, client: FedEMClient) -> FedEMModels:
+    def mixed_models(self, server: FedEMServer, client: FedEMClient) -> FedEMModels:
         """Return all models and their weights, as a view."""
         return {**server[self.names[0]], "models": server, "mixture": client["mixture"]}
 

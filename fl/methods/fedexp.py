@@ -85,16 +85,16 @@ class FedExP:
             server: FedExPServer, client: RecipeClient, work: RecipeWork
         ) -> tuple[RecipeClient, FedExPUpload]:
             client, upload = local.end(server, client, work)
-            squared = trees.squared_distance(upload["params"], server["params"])
-            return client, {**upload, "squared_length": squared}
+            squared_length = trees.squared_distance(upload["params"], server["params"])
+            return client, {**upload, "squared_length": squared_length}
 
         def aggregate(
             server: FedExPServer, clients: RecipeClient, uploads: FedExPUpload, n: Tensor
         ) -> tuple[FedExPServer, RecipeClient]:
             mean = trees.mean(uploads, n)
-            squared = mean["squared_length"]
-            moved = trees.squared_distance(mean["params"], server["params"])
-            eta = (squared / (2 * (moved + self.epsilon))).nan_to_num(1.0).clamp(min=1)
+            mean_square = mean["squared_length"]
+            square_of_mean = trees.squared_distance(mean["params"], server["params"])
+            eta = (mean_square / (2 * (square_of_mean + self.epsilon))).nan_to_num(1.0).clamp(min=1)
             params = trees.apply(lambda w, m: w + eta * (m - w), server["params"], mean["params"])
             return {
                 **server,

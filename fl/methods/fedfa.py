@@ -286,9 +286,10 @@ class HistogramSteps:
         self, server: HistogramServer, client: RecipeClient, upload: RecipeUpload, totals: Tree
     ) -> tuple[RecipeClient, HistogramUpload]:
         """Upload the histogram."""
-        own = totals["sums"] / totals["count"].clamp(min=1)
-        own = torch.where(totals["count"] >= MIN_SAMPLES, own, server["histogram"])
-        sent = unweighted_upload({"own": own}, client["counts"].sum(), self.context.training)
+        histogram = totals["sums"] / totals["count"].clamp(min=1)
+        is_large = totals["count"] >= MIN_SAMPLES
+        histogram = torch.where(is_large, histogram, server["histogram"])
+        sent = unweighted_upload({"own": histogram}, client["counts"].sum(), self.context.training)
         return client, {**upload, "histogram": sent}
 
     def aggregate(

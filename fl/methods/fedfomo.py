@@ -175,25 +175,24 @@ class FedFomoSteps:
 
     def payload(self, server: FedFomoServer, client: FedFomoClient) -> SentModels:
         """Return the models for one client: mostly those from which it gained most."""
-        own_id = client["id"].reshape(1)
-        is_available = server["uploaded"] & (
-            torch.arange(self.context.clients, device=own_id.device) != own_id
-        )
+        ids = torch.arange(self.context.clients, device=client["id"].device)
+        is_available = server["uploaded"] & (ids != client["id"])
         epsilon = (self.options.epsilon - self.options.epsilon_decay * server["round"]).clamp(min=0)
         key = keyed.derive_keys(server["key"] + server["round"], 0) + client["id"]
-        affinity = server["affinity"].index_select(0, own_id)[0]
-        ids, exists = epsilon_greedy(affinity, is_available, self.count, epsilon, key)
-        models = trees.apply(lambda leaf: leaf.index_select(0, ids), server["models"])
-        return {"models": models, "chosen": ids, "exists": exists}
+        affinity = trees.rows(server["affinity"], client["id"])
+        chosen, exists = epsilon_greedy(affinity, is_available, self.count, epsilon, key)
+        return {
+            "models": trees.take(server["models"], chosen),
+            "chosen": chosen,
+            "exists": exists,
+        }
 
     def models_of(self, client: FedFomoClient) -> tuple[Variables, list[Variables]]:
         """Return the reference, and the client's own model followed by those of others."""
         own_model = select(client, all_weights)
         received = [trees.take(client["payload"]["models"], number) for number in range(self.count)]
-        return client["start"] if self.options.reference == "start" else own_model, [
-            own_model,
-            *received,
-        ]
+        reference = client["start"] if self.options.reference == "start" else own_model
+        return reference, [own_model, *received]
 
     def look(
         self, server: FedFomoServer, client: FedFomoClient, upload: Tree, batch: Batch

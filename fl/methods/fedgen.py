@@ -42,7 +42,6 @@ from fl.api import (
     keyed,
     recipe,
     rng,
-    shared_model,
     single_pass,
     trees,
     weighted_mean,
@@ -101,7 +100,7 @@ class FedGen:
 
     def build(self, context: BuildContext) -> Method:
         """Return FedAvg with one more term, and a server that trains the generator."""
-        base = recipe(context, terms=(cross_entropy, self.of_generated))
+        base = recipe(context, terms=(cross_entropy, self.loss_on_generated))
         local = single_pass(base)
         steps = FedGenSteps(self, base, context)
         return replace(
@@ -110,11 +109,10 @@ class FedGen:
             passes=(replace(local, sampling=replace(local.sampling, needs_keys=True)),),
             aggregate=steps.aggregate,
             send=send,
-            views={"global": shared_model},
             server_work=(ServerWork(lambda round_: self.server_steps, steps.one_step),),
         )
 
-    def of_generated(self, forward: Forward) -> Tensor:
+    def loss_on_generated(self, forward: Forward) -> Tensor:
         """Alpha CE(h(G(y, e)), y) for labels y and noise e; 0 until the generator has learned."""
         server: FedGenServer = forward.server
         batch, shares = forward.batch, server["label_shares"]
@@ -130,7 +128,7 @@ class FedGen:
 
 @dataclass(frozen=True, eq=False)
 class FedGenSteps:
-    """What the server of FedGen does.
+    """Functions of the server of FedGen.
 
     Attributes:
         options: The keys of the method.
@@ -145,16 +143,10 @@ class FedGenSteps:
     def init(self, variables: Variables) -> tuple[FedGenServer, RecipeClient]:
         """Return FedAvg's states and a first generator."""
         server, client = self.base.init(variables)
-        leaf, seed = (
-            trees.leaves(variables["params"])[0],
-            rng.torch_seed(self.context.seed, "fedgen"),
-        )
-        generator = initial_generator(
-            seed,
-            leaf,
-            self.context.classes,
-            feature_width(self.context.network, variables["params"]),
-        )
+        leaf = trees.leaves(variables["params"])[0]
+        seed = rng.torch_seed(self.context.seed, "fedgen")
+        width = feature_width(self.context.network, variables["params"])
+        generator = initial_generator(seed, leaf, self.context.classes, width)
         number = torch.zeros((), dtype=torch.int64, device=leaf.device)
         return {
             **server,
@@ -163,7 +155,9 @@ class FedGenSteps:
             "round": number,
         }, client
 
-    def learned(self, server: FedGenServer, heads: Tree, counts: Tensor, steps: int) -> Tree:
+    def trained_generator(
+        self, server: FedGenServer, heads: Tree, counts: Tensor, steps: int
+    ) -> Tree:
         """Return the generator after steps in which its features come to suit all heads."""
 
         def loss(params: Tree, labels: Tensor, noise: Tensor) -> Tensor:
@@ -172,18 +166,24 @@ class FedGenSteps:
             return value + self.options.diversity * diversity_loss(noise, features)
 
         seed = rng.torch_seed(self.context.seed, "fedgen", int(server["round"]) + 1)
-        budget = steps, self.options.server_batch, self.options.server_lr
-        return train_generator(server["generator"], loss, counts.sum(0), *budget, seed)
+        return train_generator(
+            server["generator"],
+            loss,
+            counts.sum(0),
+            steps,
+            self.options.server_batch,
+            self.options.server_lr,
+            seed,
+        )
 
     def aggregate(
         self, server: FedGenServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
     ) -> tuple[FedGenServer, RecipeClient]:
         """Average the models, and train the generator on all heads."""
-        counts, models = clients["counts"], [trees.take(uploads, row) for row in range(len(n))]
-        heads = trees.stack(
-            [head_parameters(self.context.network, model["params"]) for model in models]
-        )
-        generator = self.learned(server, heads, counts, self.options.server_steps)
+        counts = clients["counts"]
+        models = [trees.take(uploads["params"], row) for row in range(len(n))]
+        heads = trees.stack([head_parameters(self.context.network, model) for model in models])
+        generator = self.trained_generator(server, heads, counts, self.options.server_steps)
         shares = (counts.sum(0) / counts.sum()).to(server["label_shares"])
         return {
             **server,
@@ -197,7 +197,7 @@ class FedGenSteps:
         """Take a step of the generator, for the costs of a run."""
         clients = self.context.training.participants(self.context.participants)
         heads = trees.repeat(head_parameters(self.context.network, server["params"]), clients)
-        return self.learned(server, heads, torch.ones(clients, self.context.classes), 1)
+        return self.trained_generator(server, heads, torch.ones(clients, self.context.classes), 1)
 
 
 def send(server: FedGenServer) -> Tree:

@@ -83,7 +83,7 @@ class FedGH:
 
 @dataclass(frozen=True, eq=False)
 class FedGHSteps:
-    """What the server of FedGH does.
+    """Functions of the server of FedGH.
 
     Attributes:
         options: The keys of the method.

@@ -102,7 +102,7 @@ class FedHarmo:
             init=init,
             earlier_phases=(mean_before_round_1(amplitude_sums),),
             passes=(sharpness_aware(replace(local, loss=loss), self.alpha),),
-            views={"global": Predictor(evaluated, predict, is_per_sample=True)},
+            views={"global": Predictor(evaluated_model, predict, is_per_sample=True)},
         )
 
 
@@ -113,7 +113,7 @@ def amplitude_sums(server: Tree, client: RecipeClient, upload: Tree, batch: Batc
     return {"amplitude": total, "count": weight.sum()}
 
 
-def evaluated(server: FedHarmoServer, client: object) -> FedHarmoModel:
+def evaluated_model(server: FedHarmoServer, client: object) -> FedHarmoModel:
     """Return the shared model with the amplitude, as a view."""
     return {**shared_model(server, None), "amplitude": server["amplitude"]}
 

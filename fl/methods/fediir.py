@@ -46,9 +46,6 @@ from fl.api import (
 )
 from fl.blocks.linear_layers import head_parameters, zero_head
 
-"""Key in the server's tree: the moving mean of gradients, ``weight`` [C, d] and ``bias`` [C]."""
-
-
 Mean = TypedDict("Mean", {"mean gradient": Weights})
 """The moving mean g of the clients' gradients by the last layer's ``weight`` and ``bias``."""
 

@@ -59,9 +59,8 @@ from fl.api import (
     weighted_mean,
     weights_not_in,
 )
-from fl.blocks import linear_layers
 from fl.blocks.exchange import send_all_but
-from fl.blocks.linear_layers import linear_parameters
+from fl.blocks.linear_layers import feature_width, linear_parameters
 
 SINGLE_INPUT = "x"
 """The name of the input of a model that has only one."""
@@ -174,14 +173,12 @@ class FedIoTSteps:
     ) -> tuple[Tree, FedIoTUpload]:
         """Upload encoder and decoders."""
         client, upload = single_pass(self.base).end(server, client, work)
-        decoders = client["personal_params"]
-        model = select(upload, weights_not_in(self.context.network.head))
-        sent: FedIoTUpload = {
-            "params": model["params"],
-            "buffers": model["buffers"],
-            "decoders": decoders,
+        encoder = select(upload, weights_not_in(self.context.network.head))
+        return without_decoders(client), {
+            "params": encoder["params"],
+            "buffers": encoder["buffers"],
+            "decoders": client["personal_params"],
         }
-        return without_decoders(client), sent
 
     def aggregate(
         self, server: FedIoTServer, clients: RecipeClient, uploads: FedIoTUpload, n: Tensor
@@ -189,10 +186,13 @@ class FedIoTSteps:
         """Average the uploads, and train the classifier on the server's samples."""
         assert self.context.server_training is not None
         number = server["round"] + 1
-        averaged = trees.overlay(server, trees.mean(uploads, n))
-        model: Variables = {"params": averaged["params"], "buffers": averaged["buffers"]}
-        trained = self.context.server_training(self.head_training, model, int(number))
-        return {**averaged, **trained, "round": number}, clients
+        next_server = trees.overlay(server, trees.mean(uploads, n))
+        mean_model: Variables = {
+            "params": next_server["params"],
+            "buffers": next_server["buffers"],
+        }
+        model = self.context.server_training(self.head_training, mean_model, int(number))
+        return {**next_server, **model, "round": number}, clients
 
 
 def head_pass(context: BuildContext, epochs: int) -> Pass:
@@ -250,10 +250,10 @@ def initial_decoders(context: BuildContext, width: int, params: Weights) -> Tree
     shapes, tokens = input_shapes(context)
     vocabulary_sizes = [len(params[f"{name}.weight"]) for name in network.layers(nn.Embedding)]
     generator = torch.Generator().manual_seed(rng.torch_seed(context.seed, "decoders"))
-    features = linear_layers.feature_width(network, params)
+    width_of_features = feature_width(network, params)
     return {
         name: {
-            "hidden": linear_parameters(generator, example, features, width),
+            "hidden": linear_parameters(generator, example, width_of_features, width),
             "output": linear_parameters(
                 generator, example, width, max(vocabulary_sizes) if name in tokens else prod(shape)
             ),
@@ -287,13 +287,13 @@ def decode(decoder: Tree, features: Tensor) -> Tensor:
     return F.linear(activations, output["weight"], output["bias"])
 
 
-def reconstruction_error(tokens: bool, decoded_x: Tensor, x: Tensor) -> Tensor:
+def reconstruction_error(is_text: bool, decoded_x: Tensor, x: Tensor) -> Tensor:
     """Reconstruction error of each sample, [b].
 
     It is the mean squared error of numbers [b, size], or the mean cross-entropy of tokens [b,
     length] under one distribution with scores [b, vocabulary]: a decoder predicts which tokens a
     text has, not their positions. Positions after the end of a text hold a token, too.
     """
-    if tokens:
+    if is_text:
         return -decoded_x.log_softmax(1).gather(1, x).mean(1)
     return (decoded_x - x).square().mean(1)

@@ -96,13 +96,13 @@ class FedKD:
             server: FedKDServer, client: RecipeClient, work: RecipeWork
         ) -> tuple[RecipeClient, RecipeUpload]:
             client, upload = local.end(server, client, work)
-            return client, {**upload, "params": compressed(server, upload["params"])}
+            return client, {**upload, "params": compressed_params(server, upload["params"])}
 
         def aggregate(
             server: FedKDServer, clients: RecipeClient, uploads: RecipeUpload, n: Tensor
         ) -> tuple[FedKDServer, RecipeClient]:
             mean, number = trees.mean(uploads, n), server["round"] + 1
-            params, energy = compressed(server, mean["params"]), self.energy(number, context)
+            params, energy = compressed_params(server, mean["params"]), self.energy(number, context)
             return {**server, **mean, "params": params, "energy": energy, "round": number}, clients
 
         step = replace(local, end=end)
@@ -116,8 +116,9 @@ class FedKD:
     def loss(self, forward: Forward, mentor: Output) -> Tensor:
         """Return the sum of both losses; each trains its own model alone."""
         batch, mentee = forward.batch, forward.output
-        of_mentee, of_mentor = cross_entropy(forward), classification_loss(mentor.outputs, batch)
-        weight = self.distillation / (of_mentee + of_mentor).detach()
+        mentee_loss = cross_entropy(forward)
+        mentor_loss = classification_loss(mentor.outputs, batch)
+        weight = self.distillation / (mentee_loss + mentor_loss).detach()
         z_v, z_w = features_of(mentor), features_of(mentee)
         projection = forward.personal_params[PROJECTION]
 
@@ -128,7 +129,7 @@ class FedKD:
         to_mentor = divergence(mentee.outputs, mentor.outputs, batch)
         to_mentee = to_mentee + gap(z_v.detach(), z_w @ projection.T)
         to_mentor = to_mentor + gap(z_v, (z_w @ projection.T).detach())
-        return of_mentee + of_mentor + weight * (to_mentee + to_mentor)
+        return mentee_loss + mentor_loss + weight * (to_mentee + to_mentor)
 
 
 def projection(context: BuildContext, variables: Variables) -> dict[str, Tensor]:
@@ -139,7 +140,7 @@ def projection(context: BuildContext, variables: Variables) -> dict[str, Tensor]
     return {PROJECTION: linear_parameters(generator, leaf, width, width)["weight"]}
 
 
-def compressed(server: FedKDServer, params: Weights) -> Weights:
+def compressed_params(server: FedKDServer, params: Weights) -> Weights:
     """Return parameters whose change from the server's has a low rank."""
     changes = trees.apply(torch.sub, params, server["params"])
     return trees.apply(torch.add, server["params"], low_rank(changes, server["energy"]))
@@ -155,10 +156,10 @@ def low_rank(tree: Weights, energy: Tensor) -> Weights:
         tree: Parameters of one model, or changes of them.
         energy: Share of the energy that is kept, above 0 and at most 1, a scalar.
     """
-    return trees.apply(lambda leaf: truncated(leaf, energy) if leaf.dim() > 1 else leaf, tree)
+    return trees.apply(lambda leaf: low_rank_weight(leaf, energy) if leaf.dim() > 1 else leaf, tree)
 
 
-def truncated(tensor: Tensor, energy: Tensor) -> Tensor:
+def low_rank_weight(tensor: Tensor, energy: Tensor) -> Tensor:
     """Return a weight with the largest singular values alone; NaN if it is not finite."""
     matrix = tensor.flatten(1)
     is_finite = matrix.isfinite().all()

@@ -141,8 +141,8 @@ class FedL2P:
             check_batch_norm(l2p_network, "fedl2p")
 
         rates = {"bn": self.bn_lr, "lr": self.lr_lr, "tilde": self.tilde_lr}
-        rules = MetaTrainingOptions(self.gradient, self.psi, self.neumann, rates, self.clip)
-        learning = MetaTraining(l2p_network, rules)
+        options = MetaTrainingOptions(self.gradient, self.psi, self.neumann, rates, self.clip)
+        learning = MetaTraining(l2p_network, options)
         steps = FedL2PSteps(self, l2p_network, context, learns)
         iteration = learning.passes(keep_nets)
         last_iteration = learning.passes(steps.send_nets)
@@ -156,7 +156,7 @@ class FedL2P:
             steps.init,
             passes,
             average_and_keep_best,
-            {"global": stored},
+            {"global": stored_model},
             send=lambda server: {key: server[key] for key in ("origin", "meta", "fixed")},
             trace=lambda server: {"lowest": server["lowest"]},
             trace_clients=client_hyperparameters,
@@ -180,19 +180,19 @@ class FedL2PSteps:
     learns: tuple[str, ...]
 
     def init(self, variables: Variables) -> tuple[FedL2PServer, Tree]:
-        """Return the states: first nets, and the values that no net self.learns."""
+        """Return the states: first nets, and the values that no net learns."""
         template = trees.leaves(variables["params"])[0]
         sigmoid = self.options.bn_output == "sigmoid"
         meta = self.l2p_network.initial_nets(
             self.context, template, self.learns, self.options.bn_begin, sigmoid
         )
-        speaking = {"constant": self.options.told == "nothing", "sigmoid": sigmoid}
-        rules = tuple(name for name, is_active in speaking.items() if is_active)
+        rules = {"constant": self.options.told == "nothing", "sigmoid": sigmoid}
+        active_rules = tuple(name for name, is_active in rules.items() if is_active)
         server: FedL2PServer = {
             "origin": select(variables, all_weights),
             "meta": meta,
             "fixed": self.l2p_network.fixed_values(
-                self.context, template, self.learns, self.options.beta, rules
+                self.context, template, self.learns, self.options.beta, active_rules
             ),
             "best": meta,
             "lowest": template.new_full((), torch.finfo(template.dtype).max),
@@ -221,6 +221,6 @@ def keep_nets(
     return client_after_iteration(client, work, is_last=False), {}
 
 
-def stored(server: FedL2PServer, client: object) -> ScoredModel:
+def stored_model(server: FedL2PServer, client: object) -> ScoredModel:
     """Return the stored model and the best nets."""
     return {**server["origin"], "meta": server["best"], "fixed": server["fixed"]}

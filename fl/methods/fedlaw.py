@@ -121,10 +121,9 @@ class FedLAW:
         ) -> tuple[FedLAWServer, RecipeClient]:
             assert context.server_training is not None
             number = server["round"] + 1
-            buffers = trees.mean(uploads, n)["buffers"]
             learner: UploadedModels = {
                 "models": uploads["params"],
-                "buffers": buffers,
+                "buffers": trees.mean(uploads["buffers"], n),
                 "samples": n,
             }
             model: WeightedModel = context.server_training(learning, learner, int(number))

@@ -133,8 +133,14 @@ class FedLGD:
     def build(self, context: BuildContext) -> Method:
         """FedAvg on virtual images, with distillation on both sides."""
         local_images.check_image_inputs(context)
-        distilling = self.server_steps, self.image_lr, self.image_momentum
-        anchors = GlobalImages(context, self.global_images, self.is_distilling, *distilling)
+        anchors = GlobalImages(
+            context,
+            self.global_images,
+            self.is_distilling,
+            self.server_steps,
+            self.image_lr,
+            self.image_momentum,
+        )
         matching = MatchingOptions(self.real, self.image_lr, self.image_momentum)
         warming = distribution_matching(context, matching, lambda round_: self.warmup, "new")
         steps = FedLGDSteps(self, recipe(context), anchors, context)
@@ -142,7 +148,7 @@ class FedLGD:
             steps.init,
             self.passes(context, matching, anchors),
             steps.aggregate,
-            {"global": evaluated},
+            {"global": evaluated_model},
             earlier_phases=(
                 local_images.initial_phase(context, self.images, self.initial, warming),
                 anchors.sending_phase(),
@@ -186,7 +192,7 @@ class FedLGD:
 
 @dataclass(frozen=True, eq=False)
 class FedLGDSteps:
-    """What the server of FedLGD keeps and does.
+    """Functions of the server of FedLGD.
 
     Attributes:
         options: The keys of the method.
@@ -208,10 +214,10 @@ class FedLGDSteps:
             rng.torch_seed(self.context.seed, "virtual images"), device=template.device
         )
         images = self.anchors.initial_images(key, template.dtype)
-        own = local_images.zero_images(self.context, variables, self.options.images)
+        client_images = local_images.zero_images(self.context, variables, self.options.images)
         return (
             {**server, "images": images, "key": key, "round": torch.zeros_like(key)},
-            {**client, "images": own, "anchors": torch.zeros_like(images)},
+            {**client, "images": client_images, "anchors": torch.zeros_like(images)},
         )
 
     def aggregate(
@@ -225,7 +231,7 @@ class FedLGDSteps:
         return {**server, **mean, "round": round_, "images": images}, clients
 
 
-def evaluated(server: FedLGDServer, client: object) -> FedLGDModel:
+def evaluated_model(server: FedLGDServer, client: object) -> FedLGDModel:
     """Return the shared model and the server's images, as a view."""
     return {**shared_model(server, None), "images": server["images"]}
 
@@ -253,10 +259,8 @@ def shared_image_term(
             len(x), device=x.device
         )
         shared_output = forward.network.train(forward.params, work["buffers"], x, key=key)
-        features, shared_features = (
-            forward.output.features.flatten(1),
-            shared_output.features.flatten(1),
-        )
+        features = forward.output.features.flatten(1)
+        shared_features = shared_output.features.flatten(1)
         if kind == "mmd":
             return lam * gaussian_mmd2(features, shared_features, batch["weight"])
         weight = torch.cat([batch["weight"], torch.ones_like(shared_features[:, 0])])

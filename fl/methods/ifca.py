@@ -40,6 +40,7 @@ from fl.api import (
     recipe,
     rng,
     select,
+    shared_model,
     single_pass,
     trees,
 )
@@ -110,7 +111,7 @@ class IFCA:
         passes = (Sweep(steps.look, steps.choose), training)
         return Method(steps.init, passes, steps.aggregate, {"personal": view})
 
-    def perturbed(self, model: Variables, generator: torch.Generator) -> Variables:
+    def with_noise(self, model: Variables, generator: torch.Generator) -> Variables:
         """Return a model with noise on its parameters."""
 
         def noisy(w: Tensor) -> Tensor:
@@ -141,7 +142,7 @@ class IFCASteps:
         noise = torch.Generator().manual_seed(rng.torch_seed(self.context.seed, "ifca"))
         copies = [
             first,
-            *(self.options.perturbed(first, noise) for _ in range(self.options.models - 1)),
+            *(self.options.with_noise(first, noise) for _ in range(self.options.models - 1)),
         ]
         _, client = self.base.init(variables)
         number = torch.zeros((), dtype=torch.int64)
@@ -165,13 +166,13 @@ class IFCASteps:
 
     def begin(self, server: IFCAServer, client: IFCAClient) -> RecipeWork:
         """Begin training at the model of the client's cluster."""
-        return single_pass(self.base).begin(chosen(server, client), client)
+        return single_pass(self.base).begin(cluster_model(server, client), client)
 
     def end(
         self, server: IFCAServer, client: IFCAClient, work: RecipeWork
     ) -> tuple[IFCAClient, IFCAUpload]:
         """Upload the trained model, and its number."""
-        client, upload = single_pass(self.base).end(chosen(server, client), client, work)
+        client, upload = single_pass(self.base).end(cluster_model(server, client), client, work)
         return client, {**upload, "cluster": client["cluster"]}
 
     def aggregate(
@@ -179,7 +180,7 @@ class IFCASteps:
     ) -> tuple[IFCAServer, IFCAClient]:
         """Average the models of each cluster; a model without clients stays."""
         cluster = uploads["cluster"]
-        models: Variables = {"params": uploads["params"], "buffers": uploads["buffers"]}
+        models = shared_model(uploads, None)
         mean_models = []
         for number in range(self.options.models):
             weights, previous = n * (cluster == number), trees.take(server["models"], number)
@@ -188,7 +189,7 @@ class IFCASteps:
 
     def with_models(self, server: IFCAServer, client: IFCAClient) -> Candidates:
         """Return the model of the client's cluster, and all models, as a view."""
-        return {**chosen(server, client), "models": server["models"]}
+        return {**cluster_model(server, client), "models": server["models"]}
 
     def look_at_samples(self, variables: Candidates, batch: Batch) -> Tree:
         """Return the losses of all models for each sample."""
@@ -202,20 +203,10 @@ class IFCASteps:
 
     def predict(self, variables: Candidates, memory: Tree, x: Inputs) -> Tensor:
         """Return the outputs of the model that was chosen."""
-        model = model_at(variables["models"], memory["cluster"]) if memory else variables
+        model = trees.take(variables["models"], memory["cluster"]) if memory else variables
         return self.context.network.eval(model["params"], model["buffers"], x).outputs
 
 
-def chosen(server: IFCAServer, client: IFCAClient) -> Variables:
+def cluster_model(server: IFCAServer, client: IFCAClient) -> Variables:
     """Return the model of a client's cluster."""
-    return model_at(server["models"], client["cluster"])
-
-
-def model_at(models: Variables, number: Tensor) -> Variables:
-    """Return one model of a stack.
-
-    Args:
-        models: Leaves [models, ...].
-        number: Number of the model, int64 [].
-    """
-    return trees.apply(lambda leaf: leaf.index_select(0, number.reshape(1))[0], models)
+    return trees.take(server["models"], client["cluster"])

@@ -209,7 +209,7 @@ def test_ccvr_draws_from_the_mean_and_covariance_of_the_pooled_features() -> Non
         "sums": torch.tensor(np.stack([z[y == c].sum(0) for c in range(3)])),
         "products": torch.tensor(np.stack([(z[y == c].T @ z[y == c]).ravel() for c in range(3)])),
     }
-    features, weight = CCVR(samples=200_000).drawn(totals, seed=0)
+    features, weight = CCVR(samples=200_000).draw_features(totals, seed=0)
     assert weight.tolist() == [1, 1, 0]
     for c in (0, 1):
         found = features[c].numpy()

@@ -28,13 +28,13 @@ CLIENTS: list[Samples] = [
 
 def simulation_of(clients: list[Samples], values: dict[str, Any], **training: Any) -> Simulation:
     simulation = of("fedfomo", clients, {"epsilon": 0.0, **values}, **training)
-    held = simulation.client_data
+    client_data = simulation.client_data
     samples = {
-        "train": [own[:-2] for own in held.samples["train"]],
-        "val": [own[-2:] for own in held.samples["train"]],
-        "test": held.samples["test"],
+        "train": [rows[:-2] for rows in client_data.samples["train"]],
+        "val": [rows[-2:] for rows in client_data.samples["train"]],
+        "test": client_data.samples["test"],
     }
-    return replace(simulation, client_data=replace(held, samples=samples))
+    return replace(simulation, client_data=replace(client_data, samples=samples))
 
 
 def loss_and_slope(w: np.ndarray, samples: Samples) -> tuple[float, np.ndarray]:

@@ -84,7 +84,7 @@ def perceptron(weights: Tree, high: float, x: Tensor) -> Tensor:
     return x + (x.clamp(0, high) - x).detach()
 
 
-def told(net: nn.Sequential, x: Tensor) -> tuple[Tensor, Tensor]:
+def network_inputs(net: nn.Sequential, x: Tensor) -> tuple[Tensor, Tensor]:
     """Xi and inputs of a client that holds x, by hooks on PyTorch's own model."""
     xi, inputs = [], []
 
@@ -128,7 +128,7 @@ def one_step(
     plain.load_state_dict({**server["origin"]["params"], **server["origin"]["buffers"]})
     raw, _, _ = worlds.data("cnn", SIZES, validated=True)
     held = worlds.inputs(raw[simulation.client_data.samples["train"][client]])
-    xi, inputs = told(plain, held)
+    xi, inputs = network_inputs(plain, held)
     if nets.get("told") == "nothing":
         xi, inputs = 0 * xi, 0 * inputs
     beta = perceptron(meta["bn"], 1.0, xi)
@@ -168,13 +168,13 @@ def one_step(
         direct = [*own, *(torch.zeros(()) for _ in range(len(leaves) - len(own)))]
         found = [d - i for d, i in zip(direct, indirect, strict=True)]
     grads_of = trees.unflatten(meta, [g.clamp(-1, 1) for g in found])
-    moved = {
+    next_meta = {
         part: trees.apply(
             lambda w, g, r=RATES[part]: (w - r * g).detach(), meta[part], grads_of[part]
         )
         for part in meta
     }
-    return moved, judged.detach()
+    return next_meta, judged.detach()
 
 
 NETS: dict[str, dict[str, Any]] = {

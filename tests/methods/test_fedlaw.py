@@ -15,7 +15,7 @@ CLIENTS: list[Samples] = [[(1, 0), (0.5, 1)], [(3, 1), (1, 1), (2, 0)], [(2, 0)]
 SERVER: Samples = [(1, 0), (-2, 1), (0.5, 0)]
 
 
-def learned(models: list[float], shares: list[float]) -> tuple[float, float]:
+def learned_model(models: list[float], shares: list[float]) -> tuple[float, float]:
     """The next weight and gamma: `fedlaw_optimization` of ZexiLee/ICML-2023-FedLAW, 47f7a72."""
     x, y = (torch.tensor(values) for values in zip(*SERVER, strict=True))
     stack = torch.tensor([[[w], [-w]] for w in models], dtype=torch.float64)
@@ -42,7 +42,7 @@ def test_fedlaw_learns_gamma_and_the_weights_of_every_round() -> None:
     state = simulation.begin(stored(w))
     for finished in simulate.rounds(simulation, state, 0, "stacked"):
         state = finished.state
-        w, gamma = learned([w - 0.1 * mean_g(w, s) for s in CLIENTS], [2 / 6, 3 / 6, 1 / 6])
+        w, gamma = learned_model([w - 0.1 * mean_g(w, s) for s in CLIENTS], [2 / 6, 3 / 6, 1 / 6])
         gammas.append(gamma)
         np.testing.assert_allclose(
             state.server["params"]["weight"].flatten(), [w, -w], rtol=0, atol=1e-12
