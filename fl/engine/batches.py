@@ -304,7 +304,8 @@ def _class_batches(
         if len(numbers):
             index[:, c] = _draw_repeatedly(numbers, len(index), size, generator)
             weight[:, c, : len(numbers)] = True
-    return index.reshape(len(index), -1), weight.reshape(len(index), -1)
+    shape = (len(index), len(by_class) * size)
+    return index.reshape(shape), weight.reshape(shape)
 
 
 def count_steps(sizes: np.ndarray, training: Training) -> np.ndarray:
