@@ -16,10 +16,9 @@ from pathlib import Path
 from fl.base.errors import DataError, Location, unknown_name
 from fl.base.specs import Spec
 from fl.base.units import duration, quantity
-from fl.plan import plan_files
+from fl.plan import plan_files, result_paths
 from fl.plan.bundle import Bundle
 from fl.plan.plan_files import PlanIndex
-from fl.report import result_files
 from fl.runner import slurm
 from fl.store.store import Store
 from fl.store.workspace import Attempt
@@ -225,7 +224,7 @@ def unfinished_reports(results: Path, statuses: Sequence[RunStatus]) -> list[Pat
     unfinished = {status.run for status in statuses if status.state != "done"}
     lacking = {name for name, b in summary.bundles.items() if not unfinished.isdisjoint(b.runs)}
     pages = (
-        result_files.page(results, name)
+        result_paths.page(results, name)
         for name, study in summary.studies.items()
         if not lacking.isdisjoint(study.bundles)
     )
@@ -245,8 +244,8 @@ def report_lines(results: Path, names: Sequence[str] = ()) -> Iterator[str]:
     for study, planned in summary.studies.items():
         if names and study not in names:
             continue
-        if problem := result_files.page_problem(results, study, planned.hash):
-            page = result_files.page(results, study)
+        if problem := result_paths.page_problem(results, study, planned.hash):
+            page = result_paths.page(results, study)
             yield f"{problem:12} report {page}; `snakemake` makes it again"
 
 
