@@ -216,8 +216,8 @@ class Profile:
 
 def profile_of(component: Documentation) -> Profile | None:
     """Return a method's profile; None if its docstring has none."""
-    found = FAMILY.search(" ".join(component.notes.split()))
-    return Profile(**found.groupdict()) if found else None
+    match = FAMILY.search(" ".join(component.notes.split()))
+    return Profile(**match.groupdict()) if match else None
 
 
 def members(family: str, components: Iterable[Documentation]) -> list[Documentation]:
