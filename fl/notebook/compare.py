@@ -120,16 +120,19 @@ class Comparison:
         mean_ranks = tracks.ranks(scores)
         lost = int(scores[self.method].isna().sum())
         draws = f"{len(scores)} draws, {lost} of them lost" if lost else f"{len(scores)} draws"
-        rank = int((mean_ranks < mean_ranks[self.method]).sum()) + 1
+
+        def place(ranks: pd.Series) -> str:
+            return f"{int((ranks < ranks[self.method]).sum()) + 1} of {len(ranks)}"
+
         mean = number(scores[self.method].mean(), "accuracy")
         head = (
-            f"{track}: {self.method} has {mean} %, rank {rank} of {len(mean_ranks)} by mean rank "
+            f"{track}: {self.method} has {mean} %, rank {place(mean_ranks)} by mean rank "
             f"{mean_ranks[self.method]:.1f} over {draws}"
         )
         stages = self.lines[self.lines["track"] == track].groupby("method")["stage"].first()
-        alike = mean_ranks[stages.reindex(mean_ranks.index) == stages[self.method]]
+        ranks_of_kind = mean_ranks[stages.reindex(mean_ranks.index) == stages[self.method]]
         kind = "shared models" if stages[self.method] == GLOBAL else "personalised methods"
-        head += f", {int((alike < alike[self.method]).sum()) + 1} of {len(alike)} {kind}"
+        head += f", {place(ranks_of_kind)} {kind}"
         rows_of_track = self.table[self.table["track"] == track]
         tests = rows_of_track[rows_of_track["method"] == self.method]
         for row in tests.to_dict("records"):

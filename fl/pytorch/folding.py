@@ -111,8 +111,8 @@ def sum_of_squares(tensors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> 
         differences = [a - b for a, b in zip(tensors, others, strict=True)] if others else tensors
         return torch.stack([d.square().sum() for d in differences]).sum()
     level, stacks = unwrapped
-    found = [torch_internals.unwrap_batched(other, level) for other in others]
-    other_stacks = [s.unsqueeze(0) if dim is None else s.movedim(dim, 0) for s, dim in found]
+    pairs = [torch_internals.unwrap_batched(other, level) for other in others]
+    other_stacks = [s.unsqueeze(0) if dim is None else s.movedim(dim, 0) for s, dim in pairs]
 
     def of_stacks() -> Tensor:
         differences = stacks
