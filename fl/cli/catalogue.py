@@ -45,7 +45,7 @@ FAMILIES = {
     "mixture of clients": "each client gets its own mixture of models",
     "stored model": "begins with the model of another entry, which it personalises or calibrates",
 }
-"""What the methods of each family have in common, in the order of the page of methods."""
+"""Common trait of the methods of each family, in the order of the page of methods."""
 
 FAMILY = re.compile(
     r"Family: (?P<family>[^.]+)\. Exchanged: (?P<exchanged>[^.]+)\. Local: (?P<local>[^.]+)\."

@@ -22,7 +22,7 @@ OPTION_BY_KEY = {
     "method": "fedloom compare METHOD",
     "progress": "fl.compare(METHOD, progress=...) in Python",
 }
-"""What to write in place of an argument of `fl.compare` that is no key of an entry."""
+"""Words to write in place of an argument of `fl.compare` that is no key of an entry."""
 
 
 def add(parser: argparse.ArgumentParser, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Where runs stand, told from the store; and what a run writes down on its way."""
+"""The progress of runs, told from the store; and the notes that a run writes on its way."""
 
 from __future__ import annotations
 
