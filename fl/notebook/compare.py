@@ -190,8 +190,8 @@ def compare(
     published = tracks.read_published(tracks_folder)
     read_settings(folder)  # Its plugins may have the method.
     study_by_track = {
-        name.removeprefix(tracks.PREFIX): _read_track(study_files.file(tracks_folder, name))
-        for name in tracks.studies(tracks_folder)
+        track: _read_track(study_files.file(tracks_folder, name))
+        for track, name in study_files.tracks(tracks_folder).items()
     }
     published_tracks = [track for track in study_by_track if track in set(published["track"])]
     if only is not None and only not in published_tracks:
