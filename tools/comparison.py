@@ -11,7 +11,7 @@ import pandas as pd
 from fl.base.errors import FedloomError, Location
 from fl.base.files import write_bytes
 from fl.cli.commands import say
-from fl.plan import config, plan
+from fl.plan import config, plan, study_files
 from fl.report import result_files, track_page, tracks
 from fl.report.facts import read_partitions
 from tools import pages
@@ -43,10 +43,10 @@ def collect(folder: Path) -> pd.DataFrame:
     Raises:
         FedloomError: For what is wrong with a study or the store.
     """
-    planned = plan.read(folder, tracks.studies(folder))
+    study_by_track = study_files.tracks(folder)
+    planned = plan.read(folder, list(study_by_track.values()))
     lines = []
-    for name in planned.studies:
-        track = name.removeprefix(tracks.PREFIX)
+    for track, name in study_by_track.items():
         table, runs = measured(folder, planned, name, track)
         missing = int((runs["state"] == "missing").sum())
         if missing:

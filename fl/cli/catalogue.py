@@ -45,7 +45,7 @@ FAMILIES = {
     "mixture of clients": "each client gets its own mixture of models",
     "stored model": "begins with the model of another entry, which it personalises or calibrates",
 }
-"""What the methods of each family have in common, in the order of the page of methods."""
+"""Common trait of the methods of each family, in the order of the page of methods."""
 
 FAMILY = re.compile(
     r"Family: (?P<family>[^.]+)\. Exchanged: (?P<exchanged>[^.]+)\. Local: (?P<local>[^.]+)\."
@@ -216,8 +216,8 @@ class Profile:
 
 def profile_of(component: Documentation) -> Profile | None:
     """Return a method's profile; None if its docstring has none."""
-    found = FAMILY.search(" ".join(component.notes.split()))
-    return Profile(**found.groupdict()) if found else None
+    match = FAMILY.search(" ".join(component.notes.split()))
+    return Profile(**match.groupdict()) if match else None
 
 
 def members(family: str, components: Iterable[Documentation]) -> list[Documentation]:

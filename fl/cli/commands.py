@@ -1,4 +1,4 @@
-"""What all commands share: safe printing, the option ``--config``, and fast imports.
+"""Code of all commands: safe printing, the option ``--config``, and fast imports.
 
 Every printed line is one line without control characters. Runs, archives and data sets may come
 from other people, with names, states and errors in them. Control characters could move a terminal's

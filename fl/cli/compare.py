@@ -22,7 +22,7 @@ OPTION_BY_KEY = {
     "method": "fedloom compare METHOD",
     "progress": "fl.compare(METHOD, progress=...) in Python",
 }
-"""What to write in place of an argument of `fl.compare` that is no key of an entry."""
+"""Words to write in place of an argument of `fl.compare` that is no key of an entry."""
 
 
 def add(parser: argparse.ArgumentParser, name: str) -> None:
@@ -36,19 +36,11 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
         nargs="*",
         help="its hyper-parameters and training keys, in YAML: mu=0.1, a grid: 'mu=[0.1, 1]'",
     )
-    parser.add_argument(
-        "--only", metavar="TRACK", help=f"one track (default: all): {', '.join(_tracks())}"
-    )
+    tracks = ", ".join(study_files.tracks(folders.CONFIG))
+    parser.add_argument("--only", metavar="TRACK", help=f"one track (default: all): {tracks}")
     parser.add_argument("--latex", action="store_true", help="print a table in LaTeX")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw: *.pdf, *.svg or *.png")
     parser.set_defaults(run=_compare)
-
-
-def _tracks() -> list[str]:
-    """Return the names of the package's tracks, without importing `fl.report.tracks`."""
-    prefix = "track-"
-    names = study_files.files(folders.CONFIG)
-    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def _compare(parsed: argparse.Namespace) -> None:

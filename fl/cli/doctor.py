@@ -37,7 +37,7 @@ PURPOSE_BY_PACKAGE = {
     "transformers": "pretrained models of texts",
     "timm": "pretrained models of images",
 }
-"""What is impossible without a package, by the package's import name."""
+"""Purpose of each package, by the package's import name."""
 
 PACKAGES_BY_EXTRA = {
     "extras": {"dvc", "cvxpy", "dp_accounting", "skimage", "lpips", "nibabel", "rocrate"},

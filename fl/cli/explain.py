@@ -12,11 +12,11 @@ from fl.base.errors import FedloomError
 from fl.base.files import parse_json
 from fl.base.specs import ComponentSpec, Spec
 from fl.cli.commands import add_config_option, say
-from fl.cli.stores import find_run, readable
+from fl.cli.stores import add_run_argument, find_run, readable
 from fl.plan import config
 from fl.plan.bundle import Run
 from fl.plan.plan_files import all_files
-from fl.store.run_record import RECORD, run_of
+from fl.store.run_record import RECORD
 from fl.store.store import Store
 
 NO_WEIGHTS = (
@@ -49,12 +49,7 @@ class ComparedRun:
 def add(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of the command ``name``."""
     add_config_option(parser)
-    parser.add_argument(
-        "run_prefix",
-        metavar="RUN",
-        type=run_of,
-        help="a run's id, its first characters, or its folder",
-    )
+    add_run_argument(parser)
     parser.add_argument(
         "studies", nargs="*", help="studies that plan the run (default: those in config.yaml)"
     )

@@ -162,11 +162,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1
 
 
-def parser(asked: str) -> argparse.ArgumentParser:
+def parser(command: str) -> argparse.ArgumentParser:
     """Return the program's parser.
 
     Args:
-        asked: Name of the command whose options it has; the other commands have only their names.
+        command: Name of the command whose options it has; the other commands have only their names.
     """
     program = argparse.ArgumentParser(
         prog="fedloom",
@@ -184,7 +184,7 @@ def parser(asked: str) -> argparse.ArgumentParser:
         for name, module, help in commands:
             description = f"{help[0].upper()}{help[1:]}."
             sub = parsers.add_parser(name, description=description)
-            if name == asked:
+            if name == command:
                 importlib.import_module(module).add(sub, name)
     return program
 

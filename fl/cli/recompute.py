@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl.cli.commands import add_config_option, aligned, loading, say
-from fl.cli.stores import find_run, readable
+from fl.cli.stores import add_run_argument, find_run, readable
 from fl.plan import config
-from fl.store.run_record import run_of
 
 if TYPE_CHECKING:
     from fl.runner.recompute import Recomputation
@@ -19,12 +18,7 @@ if TYPE_CHECKING:
 def add(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of the command."""
     add_config_option(parser)
-    parser.add_argument(
-        "run_prefix",
-        metavar="RUN",
-        type=run_of,
-        help="a run's id, its first characters, or its folder",
-    )
+    add_run_argument(parser)
     parser.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
     parser.add_argument(
         "--anyway", action="store_true", help="even if another version of the code trained it"

@@ -9,7 +9,7 @@ from fl import report
 from fl.base.errors import Location, unknown_name
 from fl.cli.commands import add_config_option, say
 from fl.cli.stores import readable
-from fl.plan import config, plan, plan_files
+from fl.plan import config, plan, plan_files, result_paths
 from fl.plan.study_plan import StudyPlan
 from fl.report import analysis_results, partitions, result_files, result_lines, tables
 from fl.report.facts import Facts, read_partitions
@@ -52,8 +52,8 @@ def show(parsed: argparse.Namespace) -> None:
         say(line)
     for note in partitions.notes(Path(settings.results), study):
         say(note)
-    page = result_files.page(Path(settings.results), parsed.study)
-    problem = result_files.page_problem(Path(settings.results), parsed.study, study.hash)
+    page = result_paths.page(Path(settings.results), parsed.study)
+    problem = result_paths.page_problem(Path(settings.results), parsed.study, study.hash)
     mark = f" ({problem}; `snakemake` makes it again)" if problem else ""
     say(
         f"report: {page}{mark}"

@@ -16,7 +16,7 @@ from fl.base import files, registry
 from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.units import quantity, size
 from fl.cli import transfer
-from fl.cli.commands import say
+from fl.cli.commands import add_config_option, say
 from fl.cli.run_table import StoredRun, stored_runs, table
 from fl.cli.stores import planned_runs, require_stored, runs_of_studies, store_of
 from fl.plan import config
@@ -36,7 +36,7 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
     ) -> argparse.ArgumentParser:
         sub: argparse.ArgumentParser = parsers.add_parser(name, help=help, description=help)
         sub.set_defaults(run=run)
-        sub.add_argument("--config", type=Path, default=Path("config"), help="config folder")
+        add_config_option(sub)
         sub.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
         return sub
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from fl.base.errors import FedloomError
 from fl.cli.commands import say
 from fl.plan import config
+from fl.store.run_record import run_of
 from fl.store.store import Store
 
 
@@ -44,6 +45,16 @@ def readable(folder: str | Path) -> Store:
         if run.is_dir() and not os.access(run, os.R_OK | os.X_OK):
             say(f"{run}: permission denied; the run is skipped", file=sys.stderr)
     return store
+
+
+def add_run_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument RUN to a command; `find_run` finds the run."""
+    parser.add_argument(
+        "run_prefix",
+        metavar="RUN",
+        type=run_of,
+        help="a run's id, its first characters, or its folder",
+    )
 
 
 def find_run(

@@ -76,9 +76,8 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
 
 def _studies(parsed: argparse.Namespace) -> None:
     store = readable(config.read_settings(parsed.config).store)
-    found = overviews(parsed.config, parsed.paper, parsed.stored)
-    shown = lines(found, store) if parsed.stored else outlines(found)
-    for line in shown:
+    studies = overviews(parsed.config, parsed.paper, parsed.stored)
+    for line in lines(studies, store) if parsed.stored else outlines(studies):
         say(line)
 
 
@@ -87,60 +86,61 @@ def overviews(folder: Path, paper: str = "", planned: bool = True) -> list[Overv
 
     Args:
         folder: Config folder.
-        paper: Name of a file in ``published/`` without its ending.
+        paper: Name of a file in ``published/`` without its ending, in capitals or not.
         planned: Whether studies are planned, which takes seconds.
 
     Raises:
         FedloomError: If the paper has no study.
     """
-    papers = sorted((path.stem for path in (folder / "published").glob("*.csv")), key=len)
-    names = all_studies(folder)
+    stems = (path.stem for path in (folder / "published").glob("*.csv"))
+    papers = sorted(stems, key=len, reverse=True)
     if planned:
         log.info("planning each study, which takes up to half a minute")
-    candidates = [_overview(folder, name, papers[::-1], paper, planned) for name in names]
-    studies = [overview for overview in candidates if overview is not None]
-    if paper and not studies:
-        raise unknown_name(Location("the command line"), "paper", paper, [*papers, NO_PAPER])
-    return sorted(studies, key=lambda overview: (overview.paper == NO_PAPER, overview.paper))
+    studies = [_read(folder, name, papers) for name in all_studies(folder)]
+    selected = [pair for pair in studies if paper.lower() in ("", pair[0].paper.lower())]
+    if paper and not selected:
+        papers_with_studies = {overview.paper for overview, _ in studies}
+        raise unknown_name(Location("the command line"), "paper", paper, papers_with_studies)
+    overviews = [
+        overview if draft is None else _overview(overview, folder, draft, planned)
+        for overview, draft in selected
+    ]
+    return sorted(overviews, key=lambda overview: (overview.paper == NO_PAPER, overview.paper))
 
 
-def _overview(
-    folder: Path, name: str, papers: Iterable[str], selected_paper: str, planned: bool
-) -> Overview | None:
-    """Return the overview of a study; None if it belongs to another paper."""
+def _read(folder: Path, name: str, papers: Iterable[str]) -> tuple[Overview, Draft | None]:
+    """Return the name, paper and error of a study, and its draft if it has no error."""
     try:
         draft = config.read_draft(folder, name, Location(name))
         ConfigProblems(draft.errors).raise_all()
-        study = draft.study
-        sources = {cells.source for cells in (*study.published, study.best) if cells is not None}
-        problem, shows = "", study.shows
     except FedloomError as error:
-        sources, problem, shows = set(), str(error), ""
+        paper = next(filter(name.startswith, papers), NO_PAPER)
+        return Overview(name, paper, "", error=str(error)), None
+    study = draft.study
+    sources = {cells.source for cells in (*study.published, study.best) if cells is not None}
     paper = next((p for p in papers if name.startswith(p) or f"{p}.csv" in sources), NO_PAPER)
-    if selected_paper not in ("", paper):
-        return None
-    if problem:
-        return Overview(name, paper, shows, error=problem)
     was_tried = name in _tried_studies(folder)
+    return Overview(name, paper, study.shows, study.title or name, was_tried=was_tried), draft
+
+
+def _overview(overview: Overview, folder: Path, draft: Draft, planned: bool) -> Overview:
+    """Return the overview of a study with its data sets, methods and runs, or its error."""
+    name = overview.name
     try:
         if not planned:
-            overview = Overview(name, paper, shows, study.title or name, was_tried=was_tried)
             return with_size(overview, folder, draft)
         study_plans = plan.make(folder, [name], checked=False)
     except FedloomError as error:
-        return Overview(name, paper, shows, error=str(error))
+        return Overview(name, overview.paper, overview.shows, error=str(error))
     study_plan = study_plans.studies[name]
     specs = {run: planned.spec for run, planned in study_plans.runs.items()}
-    return Overview(
-        name,
-        paper,
-        shows,
+    return replace(
+        overview,
         title=study_plan.title,
         datasets=tuple(study_plan.names["data set"]),
         methods=tuple(study_plan.names["method"]),
         runs=len(specs),
         published=len(study_plan.published),
-        was_tried=was_tried,
         specs=specs,
     )
 

@@ -63,14 +63,16 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
 
     The totals count a run once that two studies share.
     """
-    bundles = plan.bundles
-    incomplete = {name: bundle for name, bundle in bundles.items() if missing_runs(bundle, store)}
-    missing = [m for bundle in incomplete.values() for m in missing_runs(bundle, store)]
-    repeated = {member.run for member in missing if store.has(member.run)}
+    missing_by_bundle = {name: missing_runs(bundle, store) for name, bundle in plan.bundles.items()}
+    incomplete = {name: plan.bundles[name] for name, runs in missing_by_bundle.items() if runs}
+    missing = [run for runs in missing_by_bundle.values() for run in runs]
+    to_train = {run.run for run in missing}
+    unstored = {run for run in to_train if not store.has(run)}
+    repeated = to_train - unstored
     damages = {
         run: lines
         for run in plan.runs
-        if run not in repeated and store.has(run) and (lines := store.verify(run, hashed=False))
+        if run not in to_train and (lines := store.verify(run, hashed=False))
     }
     for name, study in plan.studies.items():
         yield f"{name}: {study.title}"
@@ -79,13 +81,13 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             key = (run.method, run.dataset, run.partition, run.model)
             groups.setdefault(key, []).append(run)
         for (method, *setting), runs in groups.items():
-            stored = sum(store.has(run.run) and run.run not in damages for run in runs)
+            stored = sum(run.run not in unstored and run.run not in damages for run in runs)
             n_incomplete = sum(run.run in repeated for run in runs)
             note = f" ({n_incomplete} without {WEIGHTS})" if n_incomplete else ""
             counts = f"{stored:4} of {len(runs):4} runs stored{note}"
             yield f"  {method:16} {counts}   {study.setting_title(*setting)}"
             if every_run:
-                yield from (f"    {_run_line(run, store, repeated, damages)}" for run in runs)
+                yield from (f"    {_run_line(run, to_train, damages)}" for run in runs)
         yield from (
             f"  The head of {model} is {_layers(head)}." for model, head in study.heads.items()
         )
@@ -171,8 +173,8 @@ def _request(job: Job) -> str:
     return ", ".join(filter(None, texts))
 
 
-def _run_line(run: Run, store: Store, repeated: Collection[str], damaged: Collection[str]) -> str:
-    state = "stored" if store.has(run.run) and run.run not in repeated else "to train"
+def _run_line(run: Run, to_train: Collection[str], damaged: Collection[str]) -> str:
+    state = "to train" if run.run in to_train else "stored"
     state = "damaged" if run.run in damaged else state
     return f"{run.run}  seed {run.seed:<6} {state:9} {values_text(run.point)}".rstrip()
 

@@ -6,6 +6,7 @@ import argparse
 
 from fl.base.errors import Location, unknown_name
 from fl.cli.commands import add_config_option, say
+from fl.plan import study_files
 from fl.report import page, track_page, tracks
 
 
@@ -26,8 +27,7 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
 def _tracks(parsed: argparse.Namespace) -> None:
     folder = tracks.folder_of(parsed.config)
     table = tracks.read_published(folder)
-    names = [name.removeprefix(tracks.PREFIX) for name in tracks.studies(folder)]
-    names = list(dict.fromkeys([*table["track"], *names]))
+    names = list(dict.fromkeys([*table["track"], *study_files.tracks(folder)]))
     if parsed.track and parsed.track not in names:
         raise unknown_name(Location("the command line"), "track", parsed.track, names)
     if parsed.track and parsed.track not in set(table["track"]):

@@ -20,7 +20,7 @@ from fl.store.store import Store
 
 with loading():
     from fl.plan import bundle
-    from fl.runner import job_processes
+    from fl.runner import job_processes, slurm
     from fl.workflow import submission
 
 if TYPE_CHECKING:
@@ -79,20 +79,17 @@ def _train_missing(
 ) -> int:
     """Train missing runs and print failures; return the exit status."""
     with loading():
-        from fl.plan.bundle import missing_runs, training_order
-        from fl.runner import slurm
-        from fl.runner.job import train_bundle  # imports torch, which takes seconds
-        from fl.runner.job_processes import Interruption
+        from fl.runner.job import train_bundle  # It imports torch, which takes seconds.
         from fl.runner.runs import Failure, describe_failures
 
     def count_missing() -> int:
-        return sum(len(missing_runs(bundle, store)) for bundle in bundles)
+        return sum(len(bundle.missing_runs(planned, store)) for planned in bundles)
 
     missing_at_start, failed = count_missing(), list[Failure]()
     try:
-        for bundle in training_order(bundles, store):
-            failed += train_bundle(bundle, store, team, str(log or ""))
-    except Interruption as error:
+        for planned in bundle.training_order(bundles, store):
+            failed += train_bundle(planned, store, team, str(log or ""))
+    except job_processes.Interruption as error:
         say(f"stopped: {error}", file=sys.stderr)
         # Without progress the job is not queued again, as it would be for ever.
         if (error.has_finished_round or count_missing() < missing_at_start) and slurm.requeue():

@@ -63,6 +63,10 @@ class ClientStack:
         """Dimensions over which `fl.api.trees.vmap` maps the server's tree and a client's."""
         return (0 if self.server_is_stacked else None), 0
 
+    def take_server(self, rows: int | Tensor) -> Tree:
+        """Return the server's tree of one client, or ``server`` for some clients."""
+        return trees.take(self.server, rows) if self.server_is_stacked else self.server
+
     def lr(self, step: int, steps: int) -> float:
         """Return the learning rate of a client's step, out of ``steps`` steps in this pass."""
         return learning_rate(self.training, self.round, step, steps)
@@ -104,8 +108,7 @@ def _train_client(
 ) -> PassResult:
     """Train one client of a stack."""
     steps = int(stack.schedule.steps[row])
-    server = trees.take(stack.server, row) if stack.server_is_stacked else stack.server
-    client = trees.take(stack.clients, row)
+    server, client = stack.take_server(row), trees.take(stack.clients, row)
     work = pass_.begin(server, client)
     schedule = stack.schedule.take(np.array([row]))
     batches = Batches(pass_, schedule, stack.arrays, [(server, work)].__getitem__)
@@ -190,7 +193,7 @@ class _ActiveClients:
     @classmethod
     def from_stack(cls, pass_: Pass, stack: ClientStack, rows: Tensor) -> _ActiveClients:
         """Return all clients of a stack before their first step, in the order of ``rows``."""
-        server = trees.take(stack.server, rows) if stack.server_is_stacked else stack.server
+        server = stack.take_server(rows)
         work = trees.vmap(pass_.begin, stack.dims)(server, trees.take(stack.clients, rows))
         return cls(server, stack.server_is_stacked, work, len(rows))
 
@@ -399,7 +402,7 @@ def _sweep_one_by_one(pass_: Sweep, stack: ClientStack, uploads: Tree) -> SweepR
     # One copy for all clients, because each copy waits until the device is idle.
     index = torch.from_numpy(schedule.index).to(stack.arrays.device)
     for row, steps in enumerate(schedule.steps):
-        server = trees.take(stack.server, row) if stack.server_is_stacked else stack.server
+        server = stack.take_server(row)
         client, upload = trees.take(stack.clients, row), trees.take(uploads, row)
         total: Tree = {}
         # A client without samples uses one sample of weight 0, which gives zeros.
@@ -441,7 +444,7 @@ def _sweep_stack(pass_: Sweep, stack: ClientStack, uploads: Tree) -> SweepResult
     order = np.argsort(-stack.schedule.steps, kind="stable")
     rows = torch.from_numpy(order).to(stack.arrays.device)
     schedule = stack.schedule.take(order)
-    server = trees.take(stack.server, rows) if stack.server_is_stacked else stack.server
+    server = stack.take_server(rows)
     clients, ordered_uploads = trees.take(stack.clients, rows), trees.take(uploads, rows)
     look = trees.vmap(pass_.look, (*stack.dims, 0, 0))
     index, weight = (

@@ -107,7 +107,12 @@ def join_schedules(schedules: Sequence[Schedule]) -> Schedule:
 def _pad_and_join(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Join arrays [K_i, S_i, b]; shorter arrays are padded with zeros to the longest S_i."""
     longest = max(array.shape[1] for array in arrays)
-    return np.concatenate([np.pad(a, [(0, 0), (0, longest - a.shape[1]), (0, 0)]) for a in arrays])
+    joined = np.zeros((sum(map(len, arrays)), longest, arrays[0].shape[2]), arrays[0].dtype)
+    row = 0
+    for array in arrays:
+        joined[row : row + len(array), : array.shape[1]] = array
+        row += len(array)
+    return joined
 
 
 def schedule(
@@ -151,38 +156,17 @@ def schedule(
     shares = work or [FULL_WORK] * len(clients)
     lengths = [shorten_training(full_length, share) for share in shares]
     generators = [rng.generator(seed, purpose, client, round_) for client in clients]
-    if sampling.per_class is None:
-        batches_by_client = [
-            _client_batches(numbers, length, generator)
-            for numbers, length, generator in zip(samples, lengths, generators, strict=True)
-        ]
-    else:
-        batches_by_client = [
-            _class_batches(
-                [numbers[client_labels == c] for c in range(classes)],
-                length,
-                sampling.per_class,
-                generator,
-            )
-            for numbers, client_labels, length, generator in zip(
-                samples, labels, lengths, generators, strict=True
-            )
-        ]
-    if sampling.steps_per_batch > 1:
-        batches_by_client = [
-            tuple(np.repeat(array, sampling.steps_per_batch, axis=0) for array in batches)
-            for batches in batches_by_client
-        ]
+    batches_by_client = _draw_batches(samples, labels, classes, lengths, sampling, generators)
+    index, weight = (
+        _pad_and_join([array[None] for array in arrays])
+        for arrays in zip(*batches_by_client, strict=True)
+    )
     steps = np.array([len(index) for index, _ in batches_by_client])
-    shape = (len(batches_by_client), int(steps.max()), batches_by_client[0][0].shape[1])
-    index, weight = np.zeros(shape, np.int64), np.zeros(shape, bool)
-    for row, (i, w) in enumerate(batches_by_client):
-        index[row, : len(i)], weight[row, : len(i)] = i, w
     needs_keys = keyed or sampling.needs_keys
     key = np.array([g.integers(2**62) for g in generators]) if needs_keys else None
     refresh_index = []
     for refresh in refreshes:
-        times = refresh.count_in_round(shape[1])
+        times = refresh.count_in_round(index.shape[1])
         size = refresh.batch_count * training.batch_size
         rows = [
             _draw_repeatedly(numbers, times, size, generator)
@@ -229,6 +213,41 @@ def sweep_schedule(samples: Sequence[np.ndarray]) -> Schedule:
     for row, numbers in enumerate(samples):
         index[row].flat[: len(numbers)], weight[row].flat[: len(numbers)] = numbers, True
     return Schedule(index, weight, steps)
+
+
+def _draw_batches(
+    samples: Sequence[np.ndarray],
+    labels: Sequence[np.ndarray],
+    classes: int,
+    lengths: Sequence[Training],
+    sampling: Sampling,
+    generators: Sequence[np.random.Generator],
+) -> list[tuple[np.ndarray, ...]]:
+    """Draw the sample numbers and weights of each client, [steps, b] each."""
+    if sampling.per_class is None:
+        batches_by_client = [
+            _client_batches(numbers, length, generator)
+            for numbers, length, generator in zip(samples, lengths, generators, strict=True)
+        ]
+    else:
+        batches_by_client = [
+            _class_batches(
+                [numbers[client_labels == c] for c in range(classes)],
+                length,
+                sampling.per_class,
+                generator,
+            )
+            for numbers, client_labels, length, generator in zip(
+                samples, labels, lengths, generators, strict=True
+            )
+        ]
+    repeats = sampling.steps_per_batch
+    if repeats == 1:
+        return batches_by_client
+    return [
+        tuple(np.repeat(array, repeats, axis=0) for array in batches)
+        for batches in batches_by_client
+    ]
 
 
 def _draw_repeatedly(
@@ -285,7 +304,8 @@ def _class_batches(
         if len(numbers):
             index[:, c] = _draw_repeatedly(numbers, len(index), size, generator)
             weight[:, c, : len(numbers)] = True
-    return index.reshape(len(index), -1), weight.reshape(len(index), -1)
+    shape = (len(index), len(by_class) * size)
+    return index.reshape(shape), weight.reshape(shape)
 
 
 def count_steps(sizes: np.ndarray, training: Training) -> np.ndarray:

@@ -44,7 +44,7 @@ from fl.engine.run_setup import RunSetup
 from fl.engine.state import State
 
 MetricValues = dict[str, np.ndarray]
-"""By metric, a value for each portion, [portions]."""
+"""By metric, an array [portions, ...], mostly of one value for each portion."""
 
 SCORED_SPLITS = ("val", "test", UNSEEN)
 """The splits that are evaluated, and whose predictions a run stores."""
@@ -254,8 +254,8 @@ class Portion:
     samples: np.ndarray
 
 
-ComputeMetrics = Callable[[Tree, np.ndarray], dict[str, np.ndarray]]
-"""Function (values, sizes) -> arrays [portions, ...]; ``values`` contains the samples of portions
+ComputeMetrics = Callable[[Tree, np.ndarray], MetricValues]
+"""Function (values, sizes) -> metrics; ``values`` contains the samples of portions
 of those ``sizes``, one portion after another.
 """
 
@@ -420,7 +420,7 @@ def _group_by_client(portions: Sequence[Portion]) -> dict[int, list[int]]:
 
 def score_portions(
     models: ViewOutputs, portions: Sequence[Portion], compute_metrics: ComputeMetrics
-) -> dict[str, np.ndarray]:
+) -> MetricValues:
     """Compute metrics of each portion.
 
     Args:
@@ -429,12 +429,12 @@ def score_portions(
         compute_metrics: Function from values of samples to metrics of portions.
 
     Returns:
-        By metric an array [portions, ...].
+        The metrics of all portions.
     """
     distinct, index_of = list(portions), np.arange(len(portions))
     if models.is_same_for_all:
         distinct, index_of = _deduplicate(portions)
-    metrics: dict[str, np.ndarray] = {}
+    metrics: MetricValues = {}
     for rows, values in models.values(distinct):
         sizes = np.array([len(distinct[row].samples) for row in rows])
         for name, row_values in compute_metrics(values, sizes).items():

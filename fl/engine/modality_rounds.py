@@ -9,8 +9,9 @@ have its own server (`ModalityMethod`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -130,18 +131,15 @@ def combine_methods(
         servers = {
             modality.name: server for modality, (server, _) in zip(modalities, initial, strict=True)
         }
-        client: Tree = {}
-        for _, modality_client in initial:
-            client = trees.overlay(client, modality_client)
-        return servers, client
+        return servers, _union(client for _, client in initial)
 
     def view(stage: str, server: Tree, client: Tree | None) -> Tree:
-        variables: Tree = {}
-        for modality in modalities:
-            restricted = None if client is None else modality.restrict(client)
-            modality_view = modality.method.views[stage]
-            variables = trees.overlay(variables, modality_view(server[modality.name], restricted))
-        return variables
+        return _union(
+            modality.method.views[stage](
+                server[modality.name], None if client is None else modality.restrict(client)
+            )
+            for modality in modalities
+        )
 
     def trace(server: Tree) -> dict[str, Tensor]:
         return {
@@ -158,6 +156,11 @@ def combine_methods(
     has_trace = any(modality.method.trace for modality in modalities)
     combined = replace(method, init=init, views=views, trace=trace if has_trace else None)
     return combined, modalities
+
+
+def _union(by_modality: Iterable[Tree]) -> Tree:
+    """Return the leaves of all trees; a leaf of several is that of the last one."""
+    return reduce(trees.overlay, by_modality, {})
 
 
 def weight_names(network: Network) -> frozenset[str]:
@@ -305,9 +308,7 @@ def _stack_uploads(uploads: Sequence[Tree], positions: Sequence[Tensor]) -> Tree
     Returns:
         A stack, [participants, ...].
     """
-    template: Tree = {}
-    for upload in uploads:
-        template = trees.overlay(template, upload)
+    template = _union(uploads)
 
     def fill(upload: Tree, clients: int) -> Tree:
         zeros = trees.apply(lambda leaf: leaf.new_zeros(clients, *leaf.shape[1:]), template)

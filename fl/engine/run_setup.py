@@ -1,4 +1,4 @@
-"""What the method of a run is built for, and the building of the method.
+"""Data and settings for which the method of a run is built, and the building of the method.
 
 A server may train on its own labelled samples (``server`` of a partition). The server takes its
 steps like one client of a `fl.api.method.Pass`, on batches keyed by (seed, round), and one run

@@ -138,9 +138,12 @@ class ClientStates(Mapping[str, Any]):
             FedloomError: If a tensor is missing or unknown. An unknown one would be forgotten, and
                 the client would keep its earlier value without a word.
         """
-        before = set(_paths(self.initial))
-        new = set(_paths({key: leaf for key, leaf in stack.items() if key not in self.facts}))
-        missing, unknown = sorted(before - new), sorted(new - before)
+        without_facts = {key: leaf for key, leaf in stack.items() if key not in self.facts}
+        initial, new = (
+            {"/".join(path) for path, _ in leaf_paths(tree)}
+            for tree in (self.initial, without_facts)
+        )
+        missing, unknown = sorted(initial - new), sorted(new - initial)
         if not missing and not unknown:
             return
         texts = [f"has {', '.join(unknown)}"] if unknown else []
@@ -182,13 +185,16 @@ def _rows(leaves: Sequence[Tensor], count: int) -> list[Row]:
     return list(zip(*([_copy(row) for row in leaf.unbind(0)] for leaf in leaves), strict=True))
 
 
-def _paths(tree: Tree, path: str = "") -> Iterator[str]:
-    """Yield the path of each tensor of a tree, such as ``params/0.weight``."""
-    for key, leaf in tree.items():
-        if isinstance(leaf, Tensor):
-            yield f"{path}{key}"
+def leaf_paths(
+    tree: Tree, prefix: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Yield the path and the tensor of each leaf of a tree: ``("params", "0.weight")``."""
+    for key, child in tree.items():
+        path = (*prefix, key)
+        if isinstance(child, Tensor):
+            yield path, child
         else:
-            yield from _paths(leaf, f"{path}{key}/")
+            yield from leaf_paths(child, path)
 
 
 def _copy(leaf: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ from fl.api.uploads import (
     without_upload_state,
 )
 from fl.base.errors import FedloomError
+from fl.engine.state import leaf_paths
 
 ROUND, ATTACKERS, FILTER_STATES = "round", "attackers", "kept"
 """Keys in the server's tree under `UPLOAD_STATE`: completed rounds; masks of attackers; states of
@@ -184,12 +185,12 @@ class _Layout:
                 assert isinstance(pass_, Pass)
                 client, upload = pass_.end(server, client, pass_.begin(server, client))
         # Tensors hash by identity: a leaf is found here only if it is the server's own.
-        path_by_leaf = {leaf: path for path, leaf in _paths(server)}
+        path_by_leaf = {leaf: path for path, leaf in leaf_paths(server)}
         leaves = trees.leaves(upload)
-        weight_names = {path[-1] for path, _ in _paths(variables)}
+        weight_names = {path[-1] for path, _ in leaf_paths(variables)}
         scaling_names = [
             path[-1]
-            for path, leaf in _paths(upload)
+            for path, leaf in leaf_paths(upload)
             if leaf.is_floating_point() and not leaf.ndim and path[-1] not in weight_names
         ]
         return cls(
@@ -257,15 +258,6 @@ class _Layout:
         if index in self.server_paths:
             leaf = leaf - _find_leaf(server, self.server_paths[index])
         return leaf.reshape(len(leaf), -1)
-
-
-def _paths(tree: Tree, prefix: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Tensor]]:
-    """List the leaves of a tree with their paths."""
-    paths: list[tuple[tuple[str, ...], Tensor]] = []
-    for key, child in tree.items():
-        path = (*prefix, key)
-        paths += [(path, child)] if isinstance(child, Tensor) else _paths(child, path)
-    return paths
 
 
 def _find_leaf(tree: Any, path: Sequence[str]) -> Tensor:

@@ -23,7 +23,7 @@ from fl.notebook.display import short_traceback
 
 CALL = Location("fl.arrays")
 FRAMES = (pd.DataFrame, pd.Series)
-"""What has an index."""
+"""Types of pandas that have an index."""
 REPEATED_SAMPLES = 32
 """Number of samples of a data set that are read twice, to find random transforms."""
 

@@ -120,16 +120,19 @@ class Comparison:
         mean_ranks = tracks.ranks(scores)
         lost = int(scores[self.method].isna().sum())
         draws = f"{len(scores)} draws, {lost} of them lost" if lost else f"{len(scores)} draws"
-        rank = int((mean_ranks < mean_ranks[self.method]).sum()) + 1
+
+        def place(ranks: pd.Series) -> str:
+            return f"{int((ranks < ranks[self.method]).sum()) + 1} of {len(ranks)}"
+
         mean = number(scores[self.method].mean(), "accuracy")
         head = (
-            f"{track}: {self.method} has {mean} %, rank {rank} of {len(mean_ranks)} by mean rank "
+            f"{track}: {self.method} has {mean} %, rank {place(mean_ranks)} by mean rank "
             f"{mean_ranks[self.method]:.1f} over {draws}"
         )
         stages = self.lines[self.lines["track"] == track].groupby("method")["stage"].first()
-        alike = mean_ranks[stages.reindex(mean_ranks.index) == stages[self.method]]
+        ranks_of_kind = mean_ranks[stages.reindex(mean_ranks.index) == stages[self.method]]
         kind = "shared models" if stages[self.method] == GLOBAL else "personalised methods"
-        head += f", {int((alike < alike[self.method]).sum()) + 1} of {len(alike)} {kind}"
+        head += f", {place(ranks_of_kind)} {kind}"
         rows_of_track = self.table[self.table["track"] == track]
         tests = rows_of_track[rows_of_track["method"] == self.method]
         for row in tests.to_dict("records"):
@@ -187,13 +190,12 @@ def compare(
     published = tracks.read_published(tracks_folder)
     read_settings(folder)  # Its plugins may have the method.
     study_by_track = {
-        name.removeprefix(tracks.PREFIX): _read_track(study_files.file(tracks_folder, name))
-        for name in tracks.studies(tracks_folder)
+        track: _read_track(study_files.file(tracks_folder, name))
+        for track, name in study_files.tracks(tracks_folder).items()
     }
-    if only is not None and only not in study_by_track:
-        raise unknown_name(CALL / "only", "track", only, study_by_track)
-    if only is not None and only not in set(published["track"]):
-        raise unknown_name(CALL / "only", "published track", only, set(published["track"]))
+    published_tracks = [track for track in study_by_track if track in set(published["track"])]
+    if only is not None and only not in published_tracks:
+        raise unknown_name(CALL / "only", "published track", only, published_tracks)
     if isinstance(method, str):
         labels = {label for study in study_by_track.values() for label in study["methods"]}
         names = {*registry.names("method"), *labels}
@@ -202,17 +204,8 @@ def compare(
             raise unknown_name(location, "method", method, names, "fedloom methods")
     name = method if isinstance(method, str) else entry_name(method)
     lines: list[pd.DataFrame] = []
-    remarks: list[str] = []
-    if keys:
-        key_text = ", ".join(f"{key}={value}" for key, value in keys.items())
-        remarks.append(f"{name} was given {key_text}")
-    if budget := sorted(BUDGET_KEYS & keys.keys()):
-        remarks.append(
-            f"{name} has its own {', '.join(budget)}; the other methods have the track's budget, "
-            "so the comparison is of methods and budgets"
-        )
-    available = [track for track in study_by_track if track in set(published["track"])]
-    for track in [only] if only else available:
+    remarks = _key_remarks(name, keys)
+    for track in [only] if only else published_tracks:
         trained = TrackRuns(folder, tracks_folder, track, study_by_track[track], progress)
         results, run_remarks = trained.results(name, method, keys)
         published_results = published[published["track"] == track]
@@ -239,6 +232,20 @@ def _read_track(path: Path) -> Values:
     """Return the study of a track as its file has it, with entries by name."""
     study = read_yaml(path)
     return {**study, "methods": named_entries(study["methods"], Location(str(path)) / "methods")}
+
+
+def _key_remarks(name: str, keys: Values) -> list[str]:
+    """Return remarks on the keys that a method was given."""
+    remarks: list[str] = []
+    if keys:
+        key_text = ", ".join(f"{key}={value}" for key, value in keys.items())
+        remarks.append(f"{name} was given {key_text}")
+    if budget := sorted(BUDGET_KEYS & keys.keys()):
+        remarks.append(
+            f"{name} has its own {', '.join(budget)}; the other methods have the track's budget, "
+            "so the comparison is of methods and budgets"
+        )
+    return remarks
 
 
 def _check_remarks(track: str, published: pd.DataFrame, results: pd.DataFrame) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a notebook shows: pages, whole tables, a progress bar, warnings and short tracebacks."""
+"""Output in a notebook: pages, whole tables, a progress bar, warnings and short tracebacks."""
 
 from __future__ import annotations
 

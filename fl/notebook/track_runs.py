@@ -59,7 +59,9 @@ class TrackRuns:
             start = str((track_entries[start] or {}).get("start"))
         check = {tracks.CHECK: track_entries[tracks.CHECK]}
         entries = check | chain
-        result, rows, runs = self._run(f"{tracks.PREFIX}{self.name}", self.study, entries)
+        result, rows, runs = self._run(
+            f"{study_files.TRACK_PREFIX}{self.name}", self.study, entries
+        )
         partitions = read_partitions(Path(result.settings.results), runs, {})
         starts = {m: e["start"] for m, e in entries.items() if e and "start" in e}
         tables = []

@@ -96,28 +96,31 @@ def call_on_stacks(function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
     return torch_internals.add_batch_dim(result, 0, level)
 
 
-def sum_of_squares(tensors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> Tensor:
-    """Sum the squares of all numbers of some tensors, or of their differences from others.
+def sum_of_squares(tensors: Sequence[Tensor], subtrahends: Sequence[Tensor] = ()) -> Tensor:
+    """Sum the squares of all numbers of some tensors, or of differences.
 
     Args:
         tensors: Tensors of one client.
-        others: Tensors of the same shapes, of the client or the same for all; or nothing.
+        subtrahends: Tensors of the same shapes, of the client or the same for all, which are
+            subtracted; or nothing.
 
     Returns:
         The sum over all tensors, a scalar.
     """
     unwrapped = unwrap_stacks(*tensors, client_dim=0)
     if unwrapped is None:
-        differences = [a - b for a, b in zip(tensors, others, strict=True)] if others else tensors
+        differences = (
+            [a - b for a, b in zip(tensors, subtrahends, strict=True)] if subtrahends else tensors
+        )
         return torch.stack([d.square().sum() for d in differences]).sum()
     level, stacks = unwrapped
-    found = [torch_internals.unwrap_batched(other, level) for other in others]
-    other_stacks = [s.unsqueeze(0) if dim is None else s.movedim(dim, 0) for s, dim in found]
+    pairs = [torch_internals.unwrap_batched(tensor, level) for tensor in subtrahends]
+    subtrahend_stacks = [s.unsqueeze(0) if dim is None else s.movedim(dim, 0) for s, dim in pairs]
 
     def of_stacks() -> Tensor:
         differences = stacks
-        if others:
-            differences = [a - b for a, b in zip(stacks, other_stacks, strict=True)]
+        if subtrahends:
+            differences = [a - b for a, b in zip(stacks, subtrahend_stacks, strict=True)]
         result: Tensor = _StackedSquares.apply(*differences)  # type: ignore[no-untyped-call]
         return result
 
@@ -125,19 +128,19 @@ def sum_of_squares(tensors: Sequence[Tensor], others: Sequence[Tensor] = ()) -> 
     return torch_internals.add_batch_dim(result, 0, level)
 
 
-def inner_product(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
-    """Sum the products of all numbers of some tensors of one client with those of others.
+def inner_product(tensors: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
+    """Sum the products of all numbers of some tensors of one client with those of as many factors.
 
     Args:
         tensors: Tensors of one client.
-        others: Tensors of the client, of the same shapes.
+        factors: Tensors of the client, of the same shapes.
 
     Returns:
         The sum over all tensors, a scalar.
     """
-    unwrapped = unwrap_stacks(*tensors, *others, client_dim=0)
+    unwrapped = unwrap_stacks(*tensors, *factors, client_dim=0)
     if unwrapped is None:
-        products = [a * b for a, b in zip(tensors, others, strict=True)]
+        products = [a * b for a, b in zip(tensors, factors, strict=True)]
         return torch.stack([product.sum() for product in products]).sum()
     level, stacks = unwrapped
     result = torch_internals.call_outside_transforms(_StackedProducts.apply, *stacks)
@@ -156,20 +159,20 @@ class _StackedProducts(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *stacks: Tensor) -> Tensor:
-        """Return the sums, [clients]; the second half of the stacks are the others."""
+        """Return the sums, [clients]; the second half of the stacks are the factors."""
         ctx.save_for_backward(*stacks)
-        half = len(stacks) // 2
-        return _sums_by_client([a * b for a, b in zip(stacks[:half], stacks[half:], strict=True)])
+        count = len(stacks) // 2
+        return _sums_by_client([a * b for a, b in zip(stacks[:count], stacks[count:], strict=True)])
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients, which can be differentiated again."""
         stacks = ctx.saved_tensors
-        half = len(stacks) // 2
+        count = len(stacks) // 2
         return tuple(
-            other * _align(grad_output, other) if is_needed else None
-            for other, is_needed in zip(
-                (*stacks[half:], *stacks[:half]), ctx.needs_input_grad, strict=True
+            factor * _align(grad_output, factor) if is_needed else None
+            for factor, is_needed in zip(
+                (*stacks[count:], *stacks[:count]), ctx.needs_input_grad, strict=True
             )
         )
 

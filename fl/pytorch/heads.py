@@ -39,7 +39,7 @@ def find_heads(
     }
     params = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
     # Weights of more than one dimension that belong to none of these layers.
-    free = {
+    loose_weights = {
         name: weight
         for name, weight in params.items()
         if weight.dim() > 1 and name.rpartition(".")[0] not in layers
@@ -56,16 +56,16 @@ def find_heads(
     finally:
         for hook in hooks:
             hook.remove()
-    candidates = [*free.items(), *((name, cut) for name in cuts for cut in cuts[name])]
+    candidates = [*loose_weights.items(), *((name, cut) for name in cuts for cut in cuts[name])]
     if not outputs.requires_grad or not candidates:
         return []
     gradients = torch.autograd.grad(total, [tensor for _, tensor in candidates], allow_unused=True)
     pairs = zip(candidates, gradients, strict=True)
-    reached = list(dict.fromkeys(name for (name, _), slope in pairs if slope is not None))
-    if names := [name for name in reached if name in free]:
-        return names
+    head_names = list(dict.fromkeys(name for (name, _), slope in pairs if slope is not None))
+    if weight_names := [name for name in head_names if name in loose_weights]:
+        return weight_names
     is_per_sample = outputs.dim() == 2
-    return [name for name in reached if is_per_sample or isinstance(layers[name], nn.Linear)]
+    return [name for name in head_names if is_per_sample or isinstance(layers[name], nn.Linear)]
 
 
 def _has_matrix(layer: nn.Module) -> bool:

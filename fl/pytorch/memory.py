@@ -1,4 +1,4 @@
-"""Memory of a process that trains or tries models: freed memory stays with it, and when it ran out.
+"""Freed memory, which a process that trains or tries models keeps; errors of memory that ran out.
 
 A training step needs the same large tensors as the step before, and so does a model that is tried
 with one method after another. By default the C library returns freed memory to the kernel, which

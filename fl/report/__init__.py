@@ -14,7 +14,7 @@ import pandas as pd
 from fl.base import files
 from fl.base.errors import DataError, Location, unknown_name
 from fl.base.schema import SETTING, UNSEEN
-from fl.plan import plan_files
+from fl.plan import plan_files, result_paths
 from fl.plan.study_plan import StudyPlan
 from fl.report import figures, latex, page, references, result_files, summaries
 from fl.report.cells import Table
@@ -56,7 +56,7 @@ def build(study: str, results: Path, store: Path, plan: StudyPlan | None = None)
     """
     facts = gather(study, results, store, plan)
     sections = outline(facts)
-    folder = result_files.report_folder(results)
+    folder = result_paths.report_folder(results)
     paths: list[Path] = []
     with files.disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What methods cost, in tables, and final values against costs: rounds, time, bytes, privacy."""
+"""Costs of methods in tables, and final values against costs: rounds, time, bytes, privacy."""
 
 from __future__ import annotations
 

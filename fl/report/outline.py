@@ -248,7 +248,7 @@ def _diverged(facts: Facts) -> str:
         (chosen["state"] == DIVERGED).groupby(chosen["method"], sort=False).agg(["sum", "size"])
     )
     lost = counts[counts["sum"] > 0].itertuples(name=None)
-    return "; ".join(f"{facts.methods[method]} {some} of {count}" for method, some, count in lost)
+    return "; ".join(f"{facts.methods[method]} {n} of {count}" for method, n, count in lost)
 
 
 def _lines(facts: Facts) -> Figure | None:

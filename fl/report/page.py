@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from fl.base.schema import MISSING, SETTING, StudySetting
 from fl.blocks.plotting import with_unique_ids
-from fl.report import result_files
+from fl.plan import result_paths
 from fl.report.cells import NOTHING, Table, decimal, number, transposed, unit
 from fl.report.facts import Facts
 from fl.report.figures import MARKERS, Panel
@@ -86,7 +86,7 @@ def html(facts: Facts, sections: Sequence[Section]) -> str:
         .render(
             facts=facts,
             plan=facts.plan,
-            stamp=Markup(result_files.stamp(facts.plan.hash, _is_complete(facts))),
+            stamp=Markup(result_paths.stamp(facts.plan.hash, _is_complete(facts))),
             counts=facts.counts,
             absent=facts.absent,
             sections=sections,

@@ -1,4 +1,4 @@
-"""What figures of a study draw: methods in their colours, frames of values, and single plots."""
+"""Content of a study's figures: methods in their colours, frames of values, and single plots."""
 
 from __future__ import annotations
 

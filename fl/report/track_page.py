@@ -477,7 +477,7 @@ def plot_method(
         axes.axvline(0, color=PRINT.muted, lw=0.8)
         axes.set_yticks(range(len(order)), order)
         axes.set(ylim=(len(order) - 0.5, -0.5))
-        baselines = " and ".join(titles[str(other)] for other in own_tests["other"].unique())
+        baselines = " and ".join(titles[str(baseline)] for baseline in own_tests["other"].unique())
         axes.set_xlabel(f"difference of accuracy from {baselines or 'a baseline'} (points)")
         axes.grid(axis="x")
         axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3, fontsize=7)

@@ -25,8 +25,6 @@ from fl.report.partitions import Partition
 
 FILE = Path("published") / "tracks.csv"
 """File of published results in the config folder."""
-PREFIX = "track-"
-"""Prefix of the names of tracks' studies."""
 START = "-start"
 """Ending of the names of entries from which others start, and which are not compared."""
 BASELINE, CHECK = "fedavg-ft", "fedavg"
@@ -71,12 +69,7 @@ point: the grid point that validation data chose. numbers: the versions of the c
 
 def folder_of(folder: Path) -> Path:
     """Return the config folder whose tracks are used: the package's if ``folder`` has none."""
-    return folder if studies(folder) or (folder / FILE).exists() else CONFIG
-
-
-def studies(folder: Path) -> list[str]:
-    """Return the names of the tracks' studies in a config folder."""
-    return [name for name in study_files.files(folder) if name.startswith(PREFIX)]
+    return folder if study_files.tracks(folder) or (folder / FILE).exists() else CONFIG
 
 
 def read_published(folder: Path) -> pd.DataFrame:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +22,7 @@ from fl.base.errors import DataError
 from fl.base.schema import GLOBAL
 from fl.engine import backends, simulate
 from fl.engine.backends import STACKING_BACKENDS
-from fl.engine.batches import count_steps
+from fl.engine.batches import count_steps, set_pass_length
 from fl.engine.simulation import Simulation, Trainable
 from fl.plan.bundle import Bundle, Run
 from fl.pytorch.devices import claim_devices
@@ -115,13 +114,10 @@ def steps_per_round(simulation: Simulation) -> int:
 
 def _steps_of_pass(simulation: Simulation, pass_: Pass) -> int:
     """Return the steps of a pass in round 1, for the client with most samples."""
-    if pass_.sampling.steps:
-        return pass_.sampling.steps(1)
-    training, data = simulation.training, simulation.client_data
-    if pass_.sampling.epochs:
-        training = replace(training, local_epochs=pass_.sampling.epochs, local_steps=None)
+    sampling, data = pass_.sampling, simulation.client_data
     sizes = data.sizes("train")[data.participants]
-    return int(count_steps(sizes, training).max(initial=0)) * pass_.sampling.steps_per_batch
+    steps = count_steps(sizes, set_pass_length(simulation.training, sampling, 1))
+    return int(steps.max(initial=0)) * sampling.steps_per_batch
 
 
 def train_bundle(

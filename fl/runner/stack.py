@@ -72,19 +72,20 @@ class CheckpointTimes:
     """The rounds after which checkpoints are written; they decide no number of a run.
 
     Attributes:
-        every: Rounds between checkpoints; None: the shorter a checkpoint takes, the more there are.
+        interval: Rounds between checkpoints; None: the shorter a checkpoint takes, the more there
+            are.
         seconds: Expected time of the next checkpoint.
         last_time: Time of the last checkpoint, or of the begin.
     """
 
-    every: int | None
+    interval: int | None
     seconds: float = EXPECTED_CHECKPOINT_SECONDS
     last_time: float = field(default_factory=time.monotonic)
 
     def is_due(self, round_: int) -> bool:
         """Whether a checkpoint is to be written after a round."""
-        if self.every is not None:
-            return round_ % self.every == 0
+        if self.interval is not None:
+            return round_ % self.interval == 0
         return self.seconds <= MAX_CHECKPOINT_SHARE * (time.monotonic() - self.last_time)
 
     @contextlib.contextmanager

@@ -46,7 +46,7 @@ Unit = list[str]
 """Ids of bundles that stay together."""
 
 Group = tuple[str, ...]
-"""What bundles of one job have in common: the execution as JSON, and the readers."""
+"""Common properties of the bundles of one job: the execution as JSON, and the readers."""
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,8 @@ from pathlib import Path
 
 from fl.base import files
 from fl.base.files import disk_errors
-from fl.plan import analyses, plan_files
+from fl.plan import analyses, plan_files, result_paths
 from fl.plan.plan_files import IndexedBundle, PlanIndex
-from fl.report import result_files
-from fl.report.tables import read_plan_hash
 from fl.store.store import Store
 from fl.workflow import jobs, selection
 from fl.workflow.jobs import Job
@@ -123,18 +121,20 @@ def _renew(path: Path, outdated: Sequence[Path]) -> None:
 
 def _outdated_files(plan: PlanIndex, is_complete: Mapping[str, bool]) -> list[Path]:
     """Return existing tables and reports of another plan, or without a run or an analysis."""
+    from fl.report.tables import read_plan_hash  # Processes of jobs do not wait for its import.
+
     results = Path(plan.settings.results)
     outdated: list[Path] = []
     for name, study in plan.studies.items():
-        tables = result_files.paths(results, name)
-        page = result_files.page(results, name)
+        tables = result_paths.paths(results, name)
+        page = result_paths.page(results, name)
         if not all(is_complete[bundle] for bundle in study.bundles) or any(
             read_plan_hash(path) != (study.hash, True) for path in tables[:2]
         ):
             outdated += [*tables, page]
         elif not all(
             analyses.exists(results, analysis) for analysis in study.analyses
-        ) or result_files.page_problem(results, name, study.hash):
+        ) or result_paths.page_problem(results, name, study.hash):
             outdated.append(page)
     return [path for path in outdated if path.exists()]
 

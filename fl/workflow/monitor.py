@@ -39,7 +39,7 @@ class ProgressMonitor(threading.Thread):
     thread, so that it never keeps a process alive.
 
     Speeds of runs are read less often, because that reads the records of all runs: it takes at most
-    a twentieth of the time.
+    `MAX_RATES_SHARE` of the time.
     """
 
     def __init__(

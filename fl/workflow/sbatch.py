@@ -45,7 +45,7 @@ PATIENCE_SECONDS = 600.0
 TRAIN = "rule_train_wildcards_"
 """Beginning of the comment that Snakemake's plugin gives to a training job."""
 
-WANTED = "wanted"
+ACCEPTS_JOBS = "accepts-jobs"
 """File beside the program, which is there as long as Snakemake wants jobs to be submitted."""
 
 LAUNCH = (
@@ -85,7 +85,7 @@ def install(results: Path) -> Path | None:
     script = folder / "sbatch"
     script.write_text(f'#!/bin/sh\nexec {shlex.join(map(str, words))} "$@"\n')
     script.chmod(0o755)
-    (folder / WANTED).touch()
+    (folder / ACCEPTS_JOBS).touch()
     os.environ["PATH"] = os.pathsep.join([str(folder), os.environ.get("PATH", "")])
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -96,7 +96,7 @@ def stop(folder: Path) -> None:
 
     Snakemake's plugin goes on to submit those jobs that it has begun with.
     """
-    (folder / WANTED).unlink(missing_ok=True)
+    (folder / ACCEPTS_JOBS).unlink(missing_ok=True)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -142,7 +142,7 @@ def _is_wanted(folder: Path, snakemake: int) -> bool:
         os.kill(snakemake, 0)
     except ProcessLookupError:
         return False
-    return (folder / WANTED).exists()
+    return (folder / ACCEPTS_JOBS).exists()
 
 
 def _line(text: str) -> str:

@@ -21,7 +21,7 @@ OPTION_LOCATION = Location("the command line") / "--only"
 
 
 class _Bundle(Protocol):
-    """A bundle, or its summary, as far as its starts are concerned."""
+    """A bundle, or its entry in a plan's index, as far as its starts are concerned."""
 
     @property
     def after(self) -> Collection[str]:

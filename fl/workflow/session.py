@@ -32,7 +32,7 @@ from fl.workflow.monitor import InterruptHandler, ProgressMonitor, print_failure
 
 @dataclass
 class Session:
-    """What a process of Snakemake knows of its plan.
+    """The plan of a process of Snakemake, and the settings of this process.
 
     Attributes:
         workflow: Snakemake's workflow.
@@ -103,16 +103,34 @@ class Session:
     def minutes(self, execution: Execution) -> int:
         """Return the minutes that a job asks for; warns once if its partition allows no more."""
         allowed = slurm.job_minutes(execution, self._time_limits)
-        partition, wanted = execution.slurm_partition, execution.minutes
-        limit = (partition, wanted, allowed)
-        if allowed < wanted and limit not in self._told_limits:
+        partition, minutes = execution.slurm_partition, execution.minutes
+        limit = (partition, minutes, allowed)
+        if allowed < minutes and limit not in self._told_limits:
             self._told_limits.add(limit)
             place = f"partition {partition}" if partition else "the default partition"
             self.logger.warning(
-                f"Jobs ask for {allowed} minutes instead of {wanted}, as {place} allows no more. "
+                f"Jobs ask for {allowed} minutes instead of {minutes}, as {place} allows no more. "
                 "A job at its limit goes on from its checkpoint in another job."
             )
         return allowed
+
+    def plan_jobs(self, only: str) -> None:
+        """Write the jobs of the plan, and tell the processes of jobs where the plan is.
+
+        Args:
+            only: Runs that may be trained, see `begin`; empty: all.
+
+        Raises:
+            FedloomError: If ``only`` selects nothing, or a file cannot be written.
+        """
+        if only:
+            self.selected = markers.selected_bundles(self.plan, only.split(";"))
+        merge = _merge_policy(self.workflow, self.is_for_cluster)
+        self.job_by_bundle, self.outdated = markers.write_jobs(self.plan, merge, self.selected)
+        if self.job_by_bundle and self.is_for_cluster:
+            os.environ["FEDLOOM_CODE"] = str(environment.copy_code(self.results))
+        os.environ[submission.START_VARIABLE] = str(time.time())
+        os.environ[self.plan_variable] = str(plan_files.index_file(self.results))
 
     def start(self) -> None:
         """Check the store and Slurm, and begin to print progress, before the first job.
@@ -168,22 +186,23 @@ def begin(workflow: Any, config: Mapping[str, Any], code: str, logger: logging.L
     is_for_cluster = _is_for_cluster(workflow, config)
     # One variable for each config folder, as another workflow can use this one twice.
     variable = f"FEDLOOM_PLAN_{identity.digest(folder)}"
-    command = _command(workflow, code)
-    known = (workflow, logger, interrupt, folder, command, is_for_cluster, variable)
-    if not workflow.is_main_process:
-        return Session(*known, plan_files.read(PlanIndex, Path(os.environ[variable])))
-    only = str(config.get("only") or "")
-    current = plan.read_index(Path(folder), _studies(config.get("studies")))
-    selected = markers.selected_bundles(current, only.split(";")) if only else None
-    job_by_bundle, outdated = markers.write_jobs(
-        current, merge=_merge_policy(workflow, is_for_cluster), selected=selected
+    if workflow.is_main_process:
+        index = plan.read_index(Path(folder), _studies(config.get("studies")))
+    else:
+        index = plan_files.read(PlanIndex, Path(os.environ[variable]))
+    session = Session(
+        workflow=workflow,
+        logger=logger,
+        interrupt=interrupt,
+        config=folder,
+        command=_command(workflow, code),
+        is_for_cluster=is_for_cluster,
+        plan_variable=variable,
+        plan=index,
     )
-    if job_by_bundle and is_for_cluster:
-        copy = environment.copy_code(Path(current.settings.results))
-        os.environ["FEDLOOM_CODE"] = str(copy)
-    os.environ[submission.START_VARIABLE] = str(time.time())
-    os.environ[variable] = f"{current.settings.results}/plan/plan.json"
-    return Session(*known, current, job_by_bundle, outdated, selected)
+    if workflow.is_main_process:
+        session.plan_jobs(str(config.get("only") or ""))
+    return session
 
 
 def _studies(names: Any) -> list[str]:

@@ -16,10 +16,9 @@ from pathlib import Path
 from fl.base.errors import DataError, Location, unknown_name
 from fl.base.specs import Spec
 from fl.base.units import duration, quantity
-from fl.plan import plan_files
+from fl.plan import plan_files, result_paths
 from fl.plan.bundle import Bundle
 from fl.plan.plan_files import PlanIndex
-from fl.report import result_files
 from fl.runner import slurm
 from fl.store.store import Store
 from fl.store.workspace import Attempt
@@ -92,29 +91,29 @@ def bundles(
     Raises:
         FedloomError: If there is no plan, it cannot be read, or lacks one of the studies.
     """
-    summary = _summary(results)
+    index = _index(results)
     for name in names:
-        if name not in summary.studies:
-            raise unknown_name(Location("the command line"), "planned study", name, summary.studies)
-    named_bundles = {bundle for name in names for bundle in summary.studies[name].bundles}
+        if name not in index.studies:
+            raise unknown_name(Location("the command line"), "planned study", name, index.studies)
+    named_bundles = {bundle for name in names for bundle in index.studies[name].bundles}
     return [
         plan_files.read_bundle(results, name)
-        for name in summary.bundles
+        for name in index.bundles
         if (name in named_bundles or not names) and (selected is None or name in selected)
     ]
 
 
 def studies(results: Path) -> list[str]:
     """Return the names of the studies of the plan in ``<results>/plan``."""
-    return [*_summary(results).studies]
+    return [*_index(results).studies]
 
 
-def _summary(results: Path) -> PlanIndex:
-    summary = plan_files.read_index(results)
-    if not summary:
+def _index(results: Path) -> PlanIndex:
+    index = plan_files.read_index(results)
+    if not index:
         folder = plan_files.plan_folder(results)
         raise DataError(f"{folder}: there is no plan", advice="`fedloom plan --write` makes one")
-    return summary
+    return index
 
 
 def run_statuses(
@@ -221,13 +220,13 @@ def lines(statuses: Sequence[RunStatus], rates: Rates) -> Iterator[str]:
 
 def unfinished_reports(results: Path, statuses: Sequence[RunStatus]) -> list[Path]:
     """Return the pages of the planned studies that lack one of some runs, as far as they exist."""
-    summary = _summary(results)
+    index = _index(results)
     unfinished = {status.run for status in statuses if status.state != "done"}
-    lacking = {name for name, b in summary.bundles.items() if not unfinished.isdisjoint(b.runs)}
+    incomplete = {name for name, b in index.bundles.items() if not unfinished.isdisjoint(b.runs)}
     pages = (
-        result_files.page(results, name)
-        for name, study in summary.studies.items()
-        if not lacking.isdisjoint(study.bundles)
+        result_paths.page(results, name)
+        for name, study in index.studies.items()
+        if not incomplete.isdisjoint(study.bundles)
     )
     return [page for page in pages if page.exists()]
 
@@ -239,14 +238,14 @@ def report_lines(results: Path, names: Sequence[str] = ()) -> Iterator[str]:
         results: Folder of the results.
         names: Studies of the plan; by default all.
     """
-    summary = plan_files.read_index(results)
-    if summary is None:
+    index = plan_files.read_index(results)
+    if index is None:
         return
-    for study, planned in summary.studies.items():
+    for study, planned in index.studies.items():
         if names and study not in names:
             continue
-        if problem := result_files.page_problem(results, study, planned.hash):
-            page = result_files.page(results, study)
+        if problem := result_paths.page_problem(results, study, planned.hash):
+            page = result_paths.page(results, study)
             yield f"{problem:12} report {page}; `snakemake` makes it again"
 
 

@@ -1,4 +1,4 @@
-"""What wrong input gets: one message that names file, key, value and what is allowed, and exit 1.
+"""The answer to wrong input: one message with file, key, value and what is allowed, and exit 1.
 
 Through the command line, one case for each kind; what a room refuses is tested in its folder.
 """

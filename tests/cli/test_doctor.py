@@ -1,4 +1,4 @@
-"""What ``fedloom doctor`` says of installed packages."""
+"""The lines of ``fedloom doctor`` about installed packages."""
 
 from __future__ import annotations
 

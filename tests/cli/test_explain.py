@@ -1,4 +1,4 @@
-"""Why a run is not one that is there: the version, the edit or the key."""
+"""The reason for which a run is not one that is there: the version, the edit or the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read off docstrings about config keys."""
+"""Texts about config keys, which are read off docstrings."""
 
 from __future__ import annotations
 

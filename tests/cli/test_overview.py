@@ -115,6 +115,22 @@ def test_a_paper_that_no_study_is_of_is_refused(
     assert "the command line: unknown paper 'smyth'" in error and "smith" in error
 
 
+def test_a_paper_without_a_study_is_not_offered(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lab / "config" / "published" / "jones.csv").write_text(CELLS)
+    assert main.main(["studies", "jones"]) == 1
+    error = capsys.readouterr().err
+    assert "unknown paper 'jones'" in error and error.rstrip().endswith("Allowed: smith")
+
+
+def test_a_paper_is_found_in_other_capitals(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["studies", "smith"]) == 0
+    lines = capsys.readouterr().out
+    assert main.main(["studies", "Smith"]) == 0
+    assert capsys.readouterr().out == lines
+
+
 def test_a_study_that_is_named_after_a_table_shows_it() -> None:
     page = (ROOT / "docs" / "reference" / "studies.md").read_text()
     rows = re.findall(r"^\| \[`([^`]+)`\]\(\S+\) \| ([^|]*) \|", page, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What may not be read or written is one message; a run that may not be read is passed over."""
+"""A path that may not be read or written is one message; such a run is passed over."""
 
 from __future__ import annotations
 

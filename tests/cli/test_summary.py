@@ -1,4 +1,4 @@
-"""What `fl show` and `fl plan` print of a study."""
+"""The lines of ``fedloom show`` and ``fedloom plan`` about a study."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fl.api.method import Sampling
 from fl.api.training import Training
 from fl.engine.batches import Schedule, count_steps, schedule
 
@@ -80,6 +81,15 @@ def test_steps_of_a_round_are_known_without_drawing_its_batches(settings: dict[s
     held = [np.arange(count) for count in range(13)]
     drawn = schedule(held, range(13), training, 0, 1)
     assert count_steps(np.arange(13), training).tolist() == drawn.steps.tolist()
+
+
+def test_batches_by_class_give_a_client_without_samples_no_step() -> None:
+    held, labels = [np.arange(0), np.arange(6)], [np.arange(0), np.repeat([0, 1], 3)]
+    training, sampling = Training(batch_size=4), Sampling(per_class=2)
+    found = schedule(held, [0, 1], training, 0, 1, sampling=sampling, labels=labels, classes=2)
+    assert found.steps.tolist() == [0, 2]
+    assert not found.weight[0].any() and found.weight[1].all()
+    assert (found.index[1] < 3).tolist() == [[True, True, False, False]] * 2
 
 
 def test_the_order_is_keyed_by_seed_client_and_round() -> None:

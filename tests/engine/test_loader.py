@@ -1,4 +1,4 @@
-"""What reference models say of samples: looked up or asked for, the same numbers."""
+"""Outputs of reference models for samples: looked up or asked for, the same numbers."""
 
 from __future__ import annotations
 

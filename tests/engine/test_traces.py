@@ -1,4 +1,4 @@
-"""What methods keep of every evaluated round, on its way into the store and out of it."""
+"""Traces of every evaluated round, on their way into the store and out of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of notebooks share."""
+"""Fixtures of the tests of notebooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of results: the report's table, plots, pages, LaTeX."""
+"""Results in a notebook: the report's table, plots, pages, LaTeX."""
 
 from __future__ import annotations
 

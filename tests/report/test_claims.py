@@ -1,4 +1,4 @@
-"""What may be claimed: numbers by hand and against SciPy, verdicts on small studies."""
+"""Claims of a report: numbers by hand and against SciPy, verdicts on small studies."""
 
 from __future__ import annotations
 

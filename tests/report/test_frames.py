@@ -1,4 +1,4 @@
-"""What users compute themselves: `fl.report.load`, `fl.report.curves`, docs/guide/analyse.md."""
+"""Numbers that users compute: `fl.report.load`, `fl.report.curves`, docs/guide/analyse.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report tells beside its main table: names, settings of training, pace, other means."""
+"""The parts of a report beside its main table: names, settings of training, pace, other means."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from make_results import clients, entry, plan, planned, write_plan, write_run
 
 from fl.base.errors import DataError
 from fl.base.schema import RESULT_COLUMNS
+from fl.plan import result_paths
 from fl.report import claims, cost_tables, published, result_files, summaries, tables
 from fl.report.facts import Facts, gather
 from fl.report.outline import blocks, outline
@@ -350,7 +351,7 @@ def test_tables_carry_the_plan_and_whether_they_are_complete(tmp_path):
 def test_tables_that_are_removed_at_once_by_another_snakemake_do_no_harm(tmp_path, monkeypatch):
     made, store, results = two_seeds(tmp_path / "store"), tmp_path / "store", tmp_path / "results"
     wanted = result_files.write(planned(made), store, results)
-    shown = [path.read_bytes() for path in result_files.paths(results, "small")[2:]]
+    shown = [path.read_bytes() for path in result_paths.paths(results, "small")[2:]]
     write = result_files.files.write_bytes
 
     def lose(path: Path, content: bytes) -> None:
@@ -360,7 +361,7 @@ def test_tables_that_are_removed_at_once_by_another_snakemake_do_no_harm(tmp_pat
 
     monkeypatch.setattr(result_files.files, "write_bytes", lose)
     measured = result_files.write(planned(made), store, results)
-    assert [path.read_bytes() for path in result_files.paths(results, "small")[2:]] == shown
+    assert [path.read_bytes() for path in result_paths.paths(results, "small")[2:]] == shown
     for table, same in zip(measured, wanted, strict=True):
         pd.testing.assert_frame_equal(table, same)
 

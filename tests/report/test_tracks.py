@@ -17,6 +17,7 @@ from fl.base.errors import DataError
 from fl.blocks.plotting import FIGURE_WIDTH, PRINT
 from fl.cli import main
 from fl.plan import plan as plans
+from fl.plan import study_files
 from fl.plan.study_plan import EntrySummary
 from fl.report import claims, page, tables, track_page, tracks
 from fl.report.cells import NOTHING
@@ -255,7 +256,7 @@ def test_every_entry_of_a_track_trains_a_client_for_as_many_steps() -> None:
     Fine-tuning trains for an epoch unless its entry says otherwise, which once was sixty times the
     budget. One control is fine-tuned four times as long.
     """
-    names = tracks.studies(ROOT / "config")
+    names = list(study_files.tracks(ROOT / "config").values())
     planned = plans.make(ROOT / "config", names, checked=False)
     for name in names:
         entries = planned.studies[name].entries
@@ -282,7 +283,7 @@ def client_steps(entries: Mapping[str, EntrySummary], label: str) -> int:
 
 def test_tracks_have_one_design() -> None:
     """Thirteen draws or twenty, each with its own training seed, and points of other draws."""
-    for name in tracks.studies(ROOT / "config"):
+    for track, name in study_files.tracks(ROOT / "config").items():
         study = yaml.safe_load((ROOT / "config/studies/tracks" / f"{name}.yaml").read_text())
         [scheme] = study["partitions"][0].values()
         assert scheme["seed"] in ([*range(13)], [*range(20)])
@@ -290,7 +291,7 @@ def test_tracks_have_one_design() -> None:
         lists = [keys for keys in study["methods"].values() if any(map(is_list, keys.values()))]
         assert not lists, "a point for each entry"
         # The new speakers have the points of the others.
-        source = name.replace(tracks.PREFIX, "tuning-").replace("speakers", "vowel")
+        source = f"tuning-{track}".replace("speakers", "vowel")
         tuned = yaml.safe_load((ROOT / "config/studies/tuning" / f"{source}.yaml").read_text())
         [tuning_scheme] = tuned["partitions"][0].values()
         assert not {*scheme["seed"]} & {*tuning_scheme["seed"]}, "draws of their own"

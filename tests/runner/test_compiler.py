@@ -1,4 +1,4 @@
-"""Where compiled programs are kept."""
+"""The folder of compiled programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs cost: bytes worked out by hand from the sizes of trees, operations, kept state."""
+"""Costs of runs: bytes worked out by hand from the sizes of trees, operations, kept state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs of a stack are said to have taken, and when they are saved."""
+"""The recorded time of the runs of a stack, and the times of their checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Snakemake knows of its plan when it starts: jobs, environment, cores, and the end."""
+"""The start of Snakemake, with its plan: jobs, environment, cores, and the end."""
 
 from __future__ import annotations
 

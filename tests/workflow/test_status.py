@@ -1,9 +1,11 @@
-"""Where runs stand, told from the store; and what a run writes down on its way."""
+"""The progress of runs, told from the store; and the notes that a run writes on its way."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +14,13 @@ from typing import Any
 import pytest
 import yaml
 from make_results import write_run
-from planning import Planned, signalled, write_config
+from planning import ROOT, Planned, signalled, write_config
 
 from fl.base.errors import EXIT_LEFT
 from fl.cli import main
-from fl.plan import plan
+from fl.plan import plan, result_paths
 from fl.plan.bundle import read as read_bundle
 from fl.plan.config import Execution
-from fl.report import result_files
 from fl.store import workspace
 from fl.store.lease import take
 from fl.store.workspace import Attempt
@@ -221,7 +222,7 @@ def test_the_end_of_a_failed_workflow_tells_of_reports_of_what_is_unfinished(
         at_exit.pop()()
         return "\n".join(said)
 
-    pages = [result_files.page(tmp_path / "results", name) for name in planned.studies]
+    pages = [result_paths.page(tmp_path / "results", name) for name in planned.studies]
     assert not any(str(page) in last_lines() for page in pages), "none exists"
     pages[0].parent.mkdir()
     for page in pages:
@@ -303,3 +304,10 @@ def test_other_programs_get_the_curves_over_a_resume(
     chosen = rows[(rows["metric"] == "accuracy") & (rows["split"] == "test")]
     expected = chosen.groupby("round")["value"].mean().to_dict()
     assert read(study.root / "results" / "logs", run) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_workflow_starts_without_the_modules_of_reports() -> None:
+    code = "import sys; from fl.workflow import session; print('fl.report' in sys.modules)"
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -64,7 +64,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 
 def submit(slurm: Slurm, results: Path, job: str = "job-1") -> int:
-    (slurm.folder / sbatch.WANTED).touch()
+    (slurm.folder / sbatch.ACCEPTS_JOBS).touch()
     comment = ["--comment", f"rule_train_wildcards_{job}"]
     words = [*comment, "--output", "slurm/%j.log", "-D", str(results)]
     here = [slurm.folder, slurm.folder / "sbatch", results, time.time() - 60, os.getpid()]

@@ -18,7 +18,8 @@ rule train:
         title=lambda wildcards: job(wildcards).title,
         store=lambda wildcards: job(wildcards).store,
         bundles=lambda wildcards: [
-            f"{RESULTS}/plan/bundles/{name}.json" for name in job(wildcards).bundles
+            str(plan_files.file_of(RESULTS, "bundles", name))
+            for name in job(wildcards).bundles
         ],
     message:
         "train {params.title}, log {log}, cores={threads}, gpu={resources.gpu}"
