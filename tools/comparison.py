@@ -31,7 +31,7 @@ mine` sets a method of yours beside it.
 
 <div class="table-filters" data-choices="track family verdict" data-limits="bytes operations"></div>
 
-<!-- fl tracks --long -->
+<!-- fedloom tracks --long -->
 <!-- end -->
 """
 PICTURES = Path("docs/results/comparison")

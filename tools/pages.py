@@ -2,7 +2,7 @@
 
 A page says between two marks, each on a line of its own, which table stands there:
 
-    <!-- fl show fedsac-digits --table paired -->
+    <!-- fedloom show fedsac-digits --table paired -->
     <!-- end -->
 
 What is between them is written anew from the runs that are there, by that command.
@@ -22,7 +22,7 @@ from pathlib import Path
 from fl.base.errors import DataError
 from fl.base.files import write_bytes
 
-MARKS = re.compile(r"^(<!-- fl (.+?) -->)\n.*?^(<!-- end -->)$", re.M | re.S)
+MARKS = re.compile(r"^(<!-- fedloom (.+?) -->)\n.*?^(<!-- end -->)$", re.M | re.S)
 
 
 def filled(text: str, config: Path) -> str:
@@ -44,7 +44,7 @@ def _printed(command: str, config: Path) -> str:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         if main([*shlex.split(command), "--config", str(config)]):
-            raise DataError(f"`fl {command}` failed")
+            raise DataError(f"`fedloom {command}` failed")
     return shown.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""What `fl show` and `fl plan` print of a study."""
+"""A study as `fedloom show` and `fedloom plan` print it."""
 
 from __future__ import annotations
 

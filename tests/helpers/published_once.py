@@ -4,7 +4,7 @@ Of the shipped study stay data set, model, augmentation, partition, methods' key
 analyses and published cells. It runs for one round of a tenth of its participants, on one seed and
 few generated files. What else is less than published, because it takes hours, stands beside it.
 
-``config/published/ran-once.txt`` names the studies, for ``fl studies``.
+``config/published/ran-once.txt`` names the studies, for ``fedloom studies``.
 """
 
 from __future__ import annotations

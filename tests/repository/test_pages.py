@@ -14,13 +14,13 @@ PAGE = """# A page
 
 Methods over six draws:
 
-<!-- fl show small --table draws --planned -->
+<!-- fedloom show small --table draws --planned -->
 what stood here before
 <!-- end -->
 
 and in pairs:
 
-<!-- fl show small --table paired --planned -->
+<!-- fedloom show small --table paired --planned -->
 <!-- end -->
 
 The end, without a mark.
@@ -30,7 +30,7 @@ WRITTEN = """# A page
 
 Methods over six draws:
 
-<!-- fl show small --table draws --planned -->
+<!-- fedloom show small --table draws --planned -->
 Final test accuracy (%): mean over clients, then mean ± standard deviation over 6 draws of data or \
 partition. Best of each setting in bold.
 
@@ -47,7 +47,7 @@ FedAvg: Ditto.
 
 and in pairs:
 
-<!-- fl show small --table paired --planned -->
+<!-- fedloom show small --table paired --planned -->
 Against FedAvg in pairs: mean difference of final test accuracy (%) over draws of data or \
 partition, each by its mean over clients and training seeds, with 95 % bootstrap interval.
 
@@ -95,6 +95,6 @@ def test_a_page_is_written_whole(config: Path) -> None:
 
 def test_a_page_that_names_no_table_stays(config: Path, capsys: pytest.CaptureFixture) -> None:
     page = PAGE.replace("--table draws", "--table drawn")
-    with pytest.raises(DataError, match="fl show small --table drawn --planned` failed"):
+    with pytest.raises(DataError, match="`fedloom show small --table drawn --planned` failed"):
         pages.filled(page, config)
     assert "Allowed: clients, draws" in capsys.readouterr().err
