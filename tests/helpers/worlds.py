@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pretend_card
 import torch
-import worlds
 from short import VARIANTS, short
 from torch import Tensor, nn
 
@@ -270,5 +269,6 @@ def personal(simulation: Simulation, state: State) -> list[dict[str, Any]]:
 
 
 def ends(*args: Any, **more: Any) -> tuple[Simulation, State]:
+    """A `world`, and its state after all rounds."""
     simulation = world(*args, **more)
-    return simulation, worlds.run(simulation)[0]
+    return simulation, run(simulation)[0]
