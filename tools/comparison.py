@@ -1,4 +1,4 @@
-"""What is kept of the tracks, from their runs: ``python -m tools.comparison``."""
+"""The kept results of the tracks, from their runs: ``python -m tools.comparison``."""
 
 from __future__ import annotations
 

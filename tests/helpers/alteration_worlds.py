@@ -13,7 +13,7 @@ from fl.engine.simulation import Simulation
 
 NAMES = registry.names("alteration")
 LAYERS = ("0", "4")
-"""Of the contract's convolutional model: its convolutions, which give images."""
+"""Names of the convolutions of the contract's convolutional model, which give images."""
 MORE: dict[str, dict[str, Any]] = {
     "dac-sc": {"p": 1.0},
     "moex": {"p": 1.0},

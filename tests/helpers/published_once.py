@@ -26,7 +26,7 @@ LIST = CONFIG / "published" / "ran-once.txt"
 
 @dataclass(frozen=True)
 class Once:
-    """What of a study is run.
+    """The part of a study that is run.
 
     Attributes:
         methods: Its entries, and those from which they start.

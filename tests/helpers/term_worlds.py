@@ -13,7 +13,7 @@ from fl.engine.simulation import Simulation
 
 TERMS = registry.names("term")
 LAYERS = {"mlp": ("1",), "cnn": ("2", "6")}
-"""Of the models of the contract: what comes out of their ReLUs."""
+"""Names of the ReLUs of the contract's models, by model."""
 MORE: dict[str, list[dict[str, Any]]] = {
     "mk-mmd": [
         {"update": "periodic", "first": 2, "every": 3, "batches": 2},

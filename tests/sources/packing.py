@@ -38,7 +38,7 @@ def encoded(pixels: np.ndarray, kind: str = "PNG", **choices: Any) -> bytes:
 
 
 def seen(content: bytes, height: int, width: int) -> np.ndarray:
-    """What a picture file shows at that size, uint8 [3, height, width], by Pillow alone."""
+    """The picture of a file at that size, uint8 [3, height, width], by Pillow alone."""
     small = Image.open(io.BytesIO(content)).convert("RGB").resize((width, height), 2)
     return np.moveaxis(np.asarray(small), 2, 0)
 
