@@ -29,8 +29,10 @@ def filled(text: str, config: Path) -> str:
     """A page with what its commands print between its marks.
 
     Raises:
-        DataError: If a command fails; it has said why.
+        DataError: If a command fails; it has said why. If nothing stands between marks.
     """
+    if not MARKS.search(text):
+        raise DataError("no mark of a table", advice="<!-- fedloom show STUDY --table paired -->")
 
     def block(mark: re.Match[str]) -> str:
         return f"{mark[1]}\n{_printed(mark[2], config)}{mark[3]}"

@@ -64,3 +64,9 @@ def test_a_page_that_names_no_table_stays(config: Path, capsys: pytest.CaptureFi
     with pytest.raises(DataError, match="`fedloom show small --table drawn --planned` failed"):
         pages.filled(page, config)
     assert "Allowed: clients, draws" in capsys.readouterr().err
+
+
+def test_a_page_without_marks_is_refused(config: Path) -> None:
+    page = PAGE.replace("<!-- fedloom ", "<!-- fl ")
+    with pytest.raises(DataError, match="no mark of a table"):
+        pages.filled(page, config)
