@@ -107,7 +107,7 @@ def _signature(function: Any) -> str:
 
 
 def _constant(name: str) -> Iterator[str]:
-    """What a constant or an alias is set to in its module, and the string below it."""
+    """The value of a constant or an alias in its module, and the string below it."""
     module = sys.modules[vars(fl.api)["MODULE_BY_NAME"][name]]
     body = ast.parse(inspect.getsource(module)).body
     for statement, below in zip(body, [*body[1:], None], strict=True):

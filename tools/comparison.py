@@ -1,4 +1,4 @@
-"""What is kept of the tracks, from their runs: ``python -m tools.comparison``."""
+"""The kept results of the tracks, from their runs: ``python -m tools.comparison``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ mine` sets a method of yours beside it.
 
 <div class="table-filters" data-choices="track family verdict" data-limits="bytes operations"></div>
 
-<!-- fl tracks --long -->
+<!-- fedloom tracks --long -->
 <!-- end -->
 """
 PICTURES = Path("docs/results/comparison")

@@ -77,7 +77,7 @@ def table() -> str:
         f"front ends: {names(FRONT_ENDS)}": python_files(FRONT_ENDS),
         "library: methods, models, terms, upload filters, data sets, analyses": library,
         "tests": [*(ROOT / "tests").rglob("*.py")],
-        "`tools/`, `bench/`": [*ROOT.glob("tools/*.py"), *ROOT.glob("bench/*.py")],
+        "`tools/`, `bench/`": [*(ROOT / "tools").rglob("*.py"), *(ROOT / "bench").rglob("*.py")],
     }
     lines = [f"| {name} | {len(paths)} | {total(paths):,} |" for name, paths in rows.items()]
     return "\n".join(["| | files | lines |", "|---|---:|---:|", *lines])

@@ -2,7 +2,7 @@
 
 A page says between two marks, each on a line of its own, which table stands there:
 
-    <!-- fl show fedsac-digits --table paired -->
+    <!-- fedloom show fedsac-digits --table paired -->
     <!-- end -->
 
 What is between them is written anew from the runs that are there, by that command.
@@ -22,15 +22,17 @@ from pathlib import Path
 from fl.base.errors import DataError
 from fl.base.files import write_bytes
 
-MARKS = re.compile(r"^(<!-- fl (.+?) -->)\n.*?^(<!-- end -->)$", re.M | re.S)
+MARKS = re.compile(r"^(<!-- fedloom (.+?) -->)\n.*?^(<!-- end -->)$", re.M | re.S)
 
 
 def filled(text: str, config: Path) -> str:
     """A page with what its commands print between its marks.
 
     Raises:
-        DataError: If a command fails; it has said why.
+        DataError: If a command fails; it has said why. If nothing stands between marks.
     """
+    if not MARKS.search(text):
+        raise DataError("no mark of a table", advice="<!-- fedloom show STUDY --table paired -->")
 
     def block(mark: re.Match[str]) -> str:
         return f"{mark[1]}\n{_printed(mark[2], config)}{mark[3]}"
@@ -44,7 +46,7 @@ def _printed(command: str, config: Path) -> str:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         if main([*shlex.split(command), "--config", str(config)]):
-            raise DataError(f"`fl {command}` failed")
+            raise DataError(f"`fedloom {command}` failed")
     return shown.getvalue()
 
 

@@ -117,6 +117,7 @@ def _phase(run: _Run, phase: Phase, round_: int) -> Iterator[str]:
     for pass_ in phase.passes:
         if not isinstance(pass_, Pass) or not pass_.sampling.is_active(round_):
             continue
+        # Client 0 comes last, so that its states are the ones to show.
         for k, client in reversed(list(enumerate(run.clients))):
             work = pass_.begin(sent, client)
             next_work = _step(pass_, sent, work, k)

@@ -31,8 +31,8 @@ CODE_BLOCK = re.compile(r"(^```.*?^```$)", re.M | re.S)
 
 def page_names() -> dict[Path, str]:
     """Return the name in the site of each page of the repository, by its path."""
-    pages = {path: path.name for path in sorted((ROOT / "docs").rglob("*.md"))}
-    pages |= {path: path.name for path in sorted((ROOT / "docs").rglob("*.ipynb"))}
+    documents = [path for kind in ("md", "ipynb") for path in (ROOT / "docs").rglob(f"*.{kind}")]
+    pages = {path: path.name for path in sorted(documents)}
     return pages | {ROOT / page: name for page, name in NAME_BY_PAGE.items()}
 
 

@@ -1,4 +1,4 @@
-"""Code of a user's own: written by `fl new`, found, checked, hashed, run, held to the contract."""
+"""Plugins, the code of users: `fedloom new` writes them; they are checked, hashed and run."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A plugin beside a config that names it, with one thing of each kind, as `fl new` made it.
+    """A plugin and a config that names it, with one thing of each kind, as `fedloom new` made it.
 
     The package has another name in every test, so that none finds another one's modules.
     """
@@ -103,7 +103,7 @@ def errors(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line
 
 
-# What `fl new` writes
+# What `fedloom new` writes
 
 
 def test_new_files_are_in_place_and_pass_the_linter(lab: Path) -> None:

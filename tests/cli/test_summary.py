@@ -1,4 +1,4 @@
-"""The lines of ``fedloom show`` and ``fedloom plan`` about a study."""
+"""A study as `fedloom show` and `fedloom plan` print it."""
 
 from __future__ import annotations
 

@@ -11,11 +11,12 @@ import pytest
 import torch
 import worlds
 from golden import worlds as golden
-from modal_worlds import ENTRIES, world
+from modal_worlds import world
 from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import PAYLOAD, declaration_of
+from fl.base import registry
 from fl.base.errors import FedloomError, Location
 from fl.base.schema import GLOBAL, PERSONAL, UNSEEN
 from fl.engine import modality_rounds, simulate
@@ -27,7 +28,9 @@ from fl.store import checkpoint
 
 WHERE = Location("test")
 SIZES = golden.SIZES
-SHARED = [name for name, one in ENTRIES.items() if declaration_of(one.target).modalities]
+SHARED = [
+    one.name for one in registry.components("method") if declaration_of(one.target).modalities
+]
 APART = ["scaffold", "pfedgraph", "mrmtl", "feddyn", "fediot"]
 """Some of those whose server does more than average."""
 
@@ -48,7 +51,7 @@ def test_stacked_is_loop_to_rounding(method: str) -> None:
     assert worlds.rows_agree(stacked_rows, rows, 1e-10)
     assert worlds.distance(worlds.tree(loop), worlds.tree(simulation.begin())) > 1e-3
     scored = rows[(rows["split"] == "test") & (rows["metric"] == "accuracy")]
-    alone = declaration_of(ENTRIES[method].target).independent
+    alone = declaration_of(worlds.entry(method).target).independent
     assert set(scored["client"]) == set(range(5 if alone else 4))
     has_model = GLOBAL in simulation.method.views and bool(simulation.client_data.absent_clients)
     assert (UNSEEN in set(rows["split"])) == has_model

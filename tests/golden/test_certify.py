@@ -1,4 +1,4 @@
-"""What an edit renames, certified or not: through `fl plan`, in a copy of the code."""
+"""What an edit renames, certified or not: through `fedloom plan`, in a copy of the code."""
 
 from __future__ import annotations
 

@@ -12,12 +12,8 @@ from fl.base.errors import Location
 from fl.engine.simulation import Simulation
 
 NAMES = registry.names("alteration")
-
-
 LAYERS = ("0", "4")
-"""Of the contract's convolutional model: its convolutions, which give images."""
-
-
+"""Names of the convolutions of the contract's convolutional model, which give images."""
 MORE: dict[str, dict[str, Any]] = {
     "dac-sc": {"p": 1.0},
     "moex": {"p": 1.0},
@@ -26,14 +22,11 @@ MORE: dict[str, dict[str, Any]] = {
 """Values under which an alteration is felt at every step."""
 
 
-def declared(name: str) -> Mapping[str, Any]:
-    """The keys of an alteration."""
-    return fields.fields(registry.find("alteration", name, Location("test")).target)
-
-
 def altered(
     name: str, method: str = "fedavg", values: Mapping[str, Any] | None = None, **more: Any
 ) -> Simulation:
+    """A method with an alteration that is felt at every step."""
+    declared = fields.fields(registry.find("alteration", name, Location("test")).target)
     given = {"layers": list(LAYERS), **MORE.get(name, {}), **(values or {})}
-    keys = {key: value for key, value in given.items() if key in declared(name)}
+    keys = {key: value for key, value in given.items() if key in declared}
     return world(method, "cnn", alterations=[(name, keys)], **more)

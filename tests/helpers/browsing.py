@@ -65,7 +65,7 @@ addEventListener("message", (e) => {
 
 
 def measure(page: str, widths: Sequence[int], folder: Path) -> list[dict[str, Any]]:
-    """What is measured of ``page``, all its folds open, at each width in CSS pixels."""
+    """Measurements of ``page``, all its folds open, at each width in CSS pixels."""
     assert CHROMIUM is not None
     probed = page.replace("<head>", f"<head>{EARLY}").replace("</body>", f"{LATE}</body>")
     # A frame may be as narrow as a phone; a window may not.

@@ -50,7 +50,7 @@ class Clustered(Project):
         return (self.root / "said").read_text()
 
     def end(self, process: subprocess.Popen[str], exit_status: int = 0, within: float = 900) -> str:
-        """What Snakemake said, after it has ended as expected."""
+        """The output of Snakemake, after it has ended as expected."""
         process.wait(within)
         assert process.returncode == exit_status, self.said
         return self.said
@@ -73,7 +73,7 @@ class Clustered(Project):
         return max(found, default=0)
 
     def ended(self, name: str) -> str:
-        """How the last attempt at the run ``slow 0`` ended; empty if it has not."""
+        """The end of the last attempt at the run ``slow 0``; empty if it has not ended."""
         found = Store(self.root / "results" / "runs").attempts(self.run(name))
         return found[-1].ended if found else ""
 
@@ -102,7 +102,7 @@ class Clustered(Project):
         return (self.root / "results" / "runs" / self.run(name) / "metrics.parquet").read_bytes()
 
     def told(self, name: str) -> str:
-        """What the last job of a run has said; nothing while Snakemake puts a new log in place."""
+        """The log of the last job of a run; empty while Snakemake puts a new one in place."""
         try:
             return self.log(name).read_text()
         except FileNotFoundError:

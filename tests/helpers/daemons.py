@@ -95,7 +95,7 @@ class Slurm:
     environment: dict[str, str]
 
     def ask(self, *command: str) -> str:
-        """What a command of Slurm says; it has two minutes."""
+        """The output of a command of Slurm; it has two minutes."""
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=120
         )

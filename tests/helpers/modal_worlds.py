@@ -10,11 +10,8 @@ from golden import worlds as golden
 from short import short
 
 from fl.api.method import declaration_of
-from fl.base import registry
 from fl.base.schema import UNSEEN
 from fl.engine.modality_simulation import ModalitySimulation
-
-ENTRIES = {one.name: one for one in registry.components("method")}
 
 
 def world(
@@ -26,7 +23,7 @@ def world(
     **training: Any,
 ) -> ModalitySimulation:
     """A method on both modalities; the classifier is shared where the method can."""
-    about = declaration_of(ENTRIES[method].target)
+    about = declaration_of(worlds.entry(method).target)
     shared = classifier or ("shared" if about.modalities else "own")
     spec = {
         "data": "two",

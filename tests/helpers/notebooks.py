@@ -18,8 +18,6 @@ CALL: dict[str, Any] = {
     "progress": False,
 }
 """The study `planning.STUDY` as a call, without its methods."""
-
-
 CELLS = (
     """
 import math

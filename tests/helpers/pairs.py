@@ -28,7 +28,7 @@ from fl.runner.team import StackRequest, Team
 METHODS = registry.names("method")
 MODAL, SEVERAL, FAILS = "modal-", "seeds-", "fails"
 NAMES = [*METHODS, *(MODAL + name for name in ("fedavg", "scaffold")), f"{SEVERAL}fedrod"]
-"""What is run: every method, some on two modalities, and one with two seeds in a stack."""
+"""The runs: every method, some on two modalities, and one with two seeds in a stack."""
 SEEDS = (5, 6)
 DEVICES = [torch.device("cpu")] * 2
 Lockstep = Callable[..., Iterator[dict[str, Round]]]
@@ -46,7 +46,7 @@ def made(name: str) -> dict[str, Simulation]:
 
 
 def make(asked: StackRequest) -> dict[str, Simulation]:
-    """As the other process is asked; the name stands in the place of the bundle's."""
+    """The runs that the other process is asked for, by a name in place of the bundle's."""
     if asked.bundle == "broken":
         raise ValueError("cannot be made")
     if asked.bundle == "gone":
@@ -74,7 +74,7 @@ def run(runs: Mapping[str, Simulation], lockstep: Lockstep) -> dict[str, tuple[S
 
 
 def compared(team: Team, name: str) -> list[dict[str, Any]]:
-    """How far two processes are from one, for each run."""
+    """Distances of two processes from one, for each run."""
     alone = made(name)
     shared = run(alone, partial(team.lockstep, name, DEVICES))
     results = []

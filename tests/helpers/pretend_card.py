@@ -61,7 +61,7 @@ ANSWERED = {
 """Operations whose result, its shape or its success the host must know."""
 
 FLOATS_ALONE = {"addmm", "addmv", "baddbmm", "bmm", "convolution", "dot", "mm", "mv"}
-"""What a GPU has for floating-point numbers only."""
+"""Operators that a GPU has for floating-point numbers only."""
 
 
 @dataclass
@@ -120,7 +120,7 @@ def _run(operation: Any, *args: Any, **kwargs: Any) -> Any:
     here: dict[int, Tensor] = {}
 
     def host(value: Any) -> Any:
-        """What the CPU gets in place of an argument."""
+        """The argument of the CPU in place of one of the card."""
         if isinstance(value, Tensor):
             tensors.append(value)
             if not _of_card(value):
@@ -136,7 +136,7 @@ def _run(operation: Any, *args: Any, **kwargs: Any) -> Any:
         )
 
     def back(value: Any) -> Any:
-        """What the card gives in place of a result."""
+        """The result of the card in place of one of the CPU."""
         if isinstance(value, Tensor):
             if id(value) not in here:
                 return _on(_CARD, value)

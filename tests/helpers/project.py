@@ -70,7 +70,7 @@ class Project:
         )
 
     def snakemake(self, *arguments: str, exit_status: int = 0) -> str:
-        """What a Snakemake says, after it has ended as expected."""
+        """The output of a Snakemake, after it has ended as expected."""
         process = self.start(*arguments)
         output, _ = process.communicate(timeout=600)
         assert process.returncode == exit_status, output
@@ -151,7 +151,7 @@ class Project:
         return pd.read_parquet(self.root / "results" / "tables" / "small.runs.parquet")
 
     def states(self) -> dict[str, str]:
-        """What the table of runs says: ``{"fedprox 0": "complete"}``."""
+        """States in the table of runs: ``{"fedprox 0": "complete"}``."""
         runs = self.runs()
         names = runs["method"] + " " + runs["seed"].astype(str)
         return dict(zip(names, runs["state"], strict=True))
@@ -211,7 +211,7 @@ def copy(project: Project, root: Path) -> Project:
 
 
 def clone(project: Project, root: Path) -> Project:
-    """What a clone and a pull bring: code, config and results, one file after the other, now."""
+    """A project as a clone and a pull bring it: code, config and results, file by file, now."""
     kept = [p for p in project.root.iterdir() if p.name not in (".snakemake", "data")]
     found = [p for top in kept for p in (top, *([] if top.is_symlink() else top.rglob("*")))]
     sources = [p for p in found if p.is_symlink() or p.is_file()]
@@ -224,7 +224,7 @@ def clone(project: Project, root: Path) -> Project:
 
 
 def fl(place: Project, *arguments: str, exit_status: int = 0, **environment: str) -> str:
-    """What ``fedloom`` says."""
+    """The output of ``fedloom``."""
     done = subprocess.run(
         [place.python, "-m", "fl", *arguments],
         cwd=place.root,

@@ -4,7 +4,7 @@ Of the shipped study stay data set, model, augmentation, partition, methods' key
 analyses and published cells. It runs for one round of a tenth of its participants, on one seed and
 few generated files. What else is less than published, because it takes hours, stands beside it.
 
-``config/published/ran-once.txt`` names the studies, for ``fl studies``.
+``config/published/ran-once.txt`` names the studies, for ``fedloom studies``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIST = CONFIG / "published" / "ran-once.txt"
 
 @dataclass(frozen=True)
 class Once:
-    """What of a study is run.
+    """The part of a study that is run.
 
     Attributes:
         methods: Its entries, and those from which they start.

@@ -12,12 +12,8 @@ from fl.base.errors import Location
 from fl.engine.simulation import Simulation
 
 TERMS = registry.names("term")
-
-
 LAYERS = {"mlp": ("1",), "cnn": ("2", "6")}
-"""Of the models of the contract: what comes out of their ReLUs."""
-
-
+"""Names of the ReLUs of the contract's models, by model."""
 MORE: dict[str, list[dict[str, Any]]] = {
     "mk-mmd": [
         {"update": "periodic", "first": 2, "every": 3, "batches": 2},
@@ -31,8 +27,6 @@ MORE: dict[str, list[dict[str, Any]]] = {
     ],
 }
 """Values beside the defaults under which a term has to keep its promises."""
-
-
 CASES = [(term, values) for term in TERMS for values in [{}, *MORE.get(term, [])]]
 
 

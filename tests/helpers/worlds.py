@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pretend_card
 import torch
-import worlds
 from short import VARIANTS, short
 from torch import Tensor, nn
 
@@ -171,7 +170,7 @@ def run(simulation: Simulation, backend: str = "loop") -> tuple[State, pd.DataFr
 
 @cache
 def looped(method: str, model: str) -> tuple[State, pd.DataFrame]:
-    """What `run` gives for a method and a model, client by client; tests share it."""
+    """The result of `run` for a method and a model, client by client; tests share it."""
     return run(world(method, model), "loop")
 
 
@@ -226,7 +225,7 @@ def rows_agree(a: pd.DataFrame, b: pd.DataFrame, tolerance: float) -> bool:
 
 
 def inputs(raw: np.ndarray) -> Tensor:
-    """What a model sees of raw inputs."""
+    """Raw inputs as a model sees them."""
     n = NORMALISATION
     return torch.from_numpy((raw * n["scale"] - n["mean"]) / n["sd"])
 
@@ -270,5 +269,6 @@ def personal(simulation: Simulation, state: State) -> list[dict[str, Any]]:
 
 
 def ends(*args: Any, **more: Any) -> tuple[Simulation, State]:
+    """A `world`, and its state after all rounds."""
     simulation = world(*args, **more)
-    return simulation, worlds.run(simulation)[0]
+    return simulation, run(simulation)[0]

@@ -140,7 +140,7 @@ def test_the_page_and_its_pictures_are_written(lab: Path) -> None:
     (lab / "docs" / "results").mkdir(parents=True)
     (lab / "docs" / "reference").mkdir()
     page = lab / "docs" / "results" / "comparison.md"
-    page.write_text("Tracks:\n\n<!-- fl tracks tiny -->\n<!-- end -->\n\nThe end.\n")
+    page.write_text("Tracks:\n\n<!-- fedloom tracks tiny -->\n<!-- end -->\n\nThe end.\n")
     long = lab / "docs" / "reference" / "comparison-table.md"
     assert comparison.main() == 0
     shown = [row.split(" | ")[:3] for row in long.read_text().splitlines() if "| tiny |" in row]

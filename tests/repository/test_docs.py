@@ -167,7 +167,7 @@ def test_every_block_on_data_of_ones_own_ends_in_a_table(
             path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
             subprocess.run(["bash", "-euc", block], check=True, env={**os.environ, "PATH": path})
         elif file := re.match(r"# (mylab/\S+)\n", block):
-            assert Path(file[1]).is_file(), "what `fl new` has written is replaced"
+            assert Path(file[1]).is_file(), "what `fedloom new` has written is replaced"
             Path(file[1]).write_text(block)
         else:
             exec(compile(block, f"your-data.md, block {number}", "exec"), vars(names))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hand_model import Samples, body_and_head, of, tensor, trained
+from hand_model import Samples, of, tensor, trained
 from plugging import use_methods
 
 from fl.api import trees
@@ -26,7 +26,10 @@ CLIENTS: list[Samples] = [[(1, 0), (2, 1), (-1, 2)], [(3, 0), (0.5, 2)], [(-2, 1
 KEYS: dict[str, dict[str, Any]] = {"fedala": {"start_epochs": 1}, "fedntd": {"beta": 0.5}}
 """Keys of the registry's method with which it is the page's."""
 BEGIN = {
-    "params": {"0.weight": tensor([[0.7]]), "1.weight": tensor([[0.4], [-0.1], [0.2]])},
+    "params": {
+        "0.weight": tensor([[0.7], [0.3]]),
+        "1.weight": tensor([[0.4, 0.1], [-0.1, 0.2], [0.2, -0.3]]),
+    },
     "buffers": {},
 }
 PAGE_KEYS: dict[str, dict[str, Any]] = {"fedntd": {"beta": 0.5}}
@@ -37,16 +40,15 @@ def _lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_methods(SOURCES, tmp_path, monkeypatch)
 
 
-def three_outputs() -> torch.nn.Module:
-    """The network of `body_and_head` with a third class."""
-    network = body_and_head()
-    network[1] = torch.nn.Linear(1, 3, bias=False)  # type: ignore[operator]
-    return network
+def network() -> torch.nn.Module:
+    """Two features, so that a cosine has a gradient, and three classes."""
+    linear = torch.nn.Linear
+    return torch.nn.Sequential(linear(1, 2, bias=False), linear(2, 3, bias=False))
 
 
-@pytest.mark.parametrize("name", ["fedper", "fedntd", "fedala"])
+@pytest.mark.parametrize("name", ["fedper", "fedntd", "moon", "fedala"])
 def test_the_page_has_the_registrys_numbers(name: str) -> None:
-    training = {"make": three_outputs, "classes": 3, "rounds": 4, "local_steps": 2, "lr": 0.3}
+    training = {"make": network, "classes": 3, "rounds": 4, "local_steps": 2, "lr": 0.3}
     training["batch_size"] = 3
     page = of(f"my-{name}", CLIENTS, PAGE_KEYS.get(name), **training)
     registered = of(name, CLIENTS, KEYS.get(name), **training)
@@ -68,7 +70,7 @@ def _models(simulation: Simulation, state: State) -> torch.Tensor:
     return torch.stack([torch.cat([w.flatten() for w in trees.leaves(m)]) for m in models])
 
 
-@pytest.mark.parametrize("name", ["fedper", "fedntd", "fedala"])
+@pytest.mark.parametrize("name", ["fedper", "fedntd", "moon", "fedala"])
 def test_the_page_counts_its_lines(name: str) -> None:
     [row] = re.findall(rf"\| {name} \| (\d+) \| (\d+) \| (\d+) \|", PAGE, re.I)
     here, registered, peer = map(int, row)

@@ -49,14 +49,14 @@ STRANGE: list[Any] = [
     *("nan", "\0", "é" * 300, [], {}, [[]], {"": 0}, [0], ["x"], {"name": 3}, [{}], [None]),
     "\ud800",
 ]
-"""What stands in place of a value."""
+"""Values that stand in place of a right one."""
 TOKENS = [
     *("[", "]", "{", "}", ": ", "- ", "&a ", "*a", "<<: ", "!!set "),
     *("010", "1:30", "1_0", "'", '"'),
     *("\n", "\t", "#", "?", "|", ",", "\0", "é", "\\ud800", "nan", ".inf", "-1", "1e999", "~"),
     *("9" * 5000, "[" * 3000, "{a: " * 3000, "x" * 200_000),
 ]
-"""What is put into a text."""
+"""Texts that are put into a text."""
 
 
 def random_bytes(content: bytes, draw: random.Random) -> bytes:

@@ -1,4 +1,4 @@
-"""What is released agrees with the package: the conda recipe, the site's pages and links."""
+"""The conda recipe and the site's pages and links agree with the package."""
 
 from __future__ import annotations
 

