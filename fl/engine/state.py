@@ -115,9 +115,9 @@ class ClientStates(Mapping[str, Any]):
             All clients.
 
         Raises:
-            FedloomError: If one of the ``facts`` has changed, or for `check_tensors`.
+            FedloomError: If one of the ``facts`` has changed, or for `check_keys`.
         """
-        self.check_tensors(stack)
+        self.check_keys(stack)
         for key, fact in self.facts.items():
             if key in stack and not torch.equal(fact[clients], stack[key]):
                 raise FedloomError(
@@ -128,7 +128,7 @@ class ClientStates(Mapping[str, Any]):
         rows = zip(clients.tolist(), _rows(trees.leaves(leaves), len(clients)), strict=True)
         return ClientStates(self.count, self.initial, self.facts, {**self.rows, **dict(rows)})
 
-    def check_tensors(self, stack: Tree) -> None:
+    def check_keys(self, stack: Tree) -> None:
         """Check that the trees of some clients have the tensors that they had before round 1.
 
         Args:

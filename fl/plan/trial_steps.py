@@ -181,7 +181,7 @@ class _Trial:
                 phase, state, phase_schedule, schedule, backend, swept_samples=self.size
             )
             for client_states in results.client_states:
-                state.client_states.check_tensors(client_states)
+                state.client_states.check_keys(client_states)
             if shows_values and not all(losses.isfinite().all() for losses in results.losses):
                 raise FedloomError("the loss is not finite")
 
