@@ -10,7 +10,7 @@ TRACKS ?= $(basename $(notdir $(wildcard config/studies/tracks/track-*.yaml)))
 
 PAGES := ditto-mmd fedbn fedfa fedfm fedl2p fedlgd fedprox fedsac
 
-.PHONY: help demo compare extras $(PAGES) fixtures-demo test test-fast test-changed test-lowest check golden \
+.PHONY: help demo compare extras $(PAGES) fixtures-demo test test-fast test-changed test-lowest check golden portable \
 	format docs bench bench-gpu lock clean data synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
@@ -110,6 +110,9 @@ check: $(VENV)/test.stamp ## format, lint and types, the workflow included
 	$(BIN)/ruff check .
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/mypy
+
+portable: $(VENV)/test.stamp ## compare numbers bit by bit with those of emulated processors (needs qemu-user)
+	$(BIN)/python -m pytest tests/repository/test_portable.py
 
 golden: $(VENV)/test.stamp ## run the golden worlds, and certify the code whose numbers agree in fl/numbers.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.golden --certify

@@ -1,4 +1,4 @@
-"""What tests of all rooms share."""
+"""Settings and fixtures of the tests of all rooms."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import mounting
-import planning
 import pytest
-import torch
 
-from fl.base import plugins
+from fl.base import arithmetic, plugins
 from fl.base.errors import Location
+
+arithmetic.choose()  # Before NumPy and PyTorch are imported.
+
+import mounting  # noqa: E402
+import planning  # noqa: E402
+import torch  # noqa: E402
 
 # A plugin's own methods come under the contract: FEDLOOM_PLUGINS=mylab pytest tests/contract
 plugins.use(filter(None, os.environ.get("FEDLOOM_PLUGINS", "").split(os.pathsep)), Location("env"))

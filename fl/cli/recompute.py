@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fl.base import arithmetic
 from fl.cli.commands import add_config_option, aligned, loading, say
 from fl.cli.stores import add_run_argument, find_run, readable
 from fl.plan import config
@@ -32,6 +33,7 @@ def _recompute(parsed: argparse.Namespace) -> int:
     runs = store.runs()
     searched, advice = f"{len(runs)} runs in {store.root}", "list runs with `fedloom store ls`"
     run = find_run(parsed.run_prefix, runs, searched, advice)
+    arithmetic.restart(arithmetic.of_spec(store.record(run)["spec"]))
     with loading():
         from fl.data.download import LOCK_FILE as LOCK
         from fl.runner import recompute

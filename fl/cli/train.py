@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl.base.errors import EXIT_LEFT
+from fl.base import arithmetic
+from fl.base.errors import EXIT_LEFT, FedloomError
 from fl.base.files import check_writable
 from fl.cli.commands import add_config_option, loading, say
 from fl.plan import config
@@ -51,6 +52,10 @@ def _train(parsed: argparse.Namespace) -> int:
         for planned in bundles:
             logging.info("%s: all %d runs exist already", planned.title, len(planned.runs))
         return 0
+    if len({planned.arithmetic for planned in incomplete}) > 1:
+        problem = "SPEC: bundles of portable and of native arithmetic in one command"
+        raise FedloomError(problem, advice="a command for each arithmetic")
+    arithmetic.restart(incomplete[0].arithmetic)
     check_writable(store.root)
     missing = [member.run for planned in incomplete for member in planned.runs]
     if error := submission.repeated_error_in_session(store.root, missing):

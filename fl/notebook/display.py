@@ -112,13 +112,21 @@ class Rounds:
 
     def show(self, finished: Mapping[str, Round]) -> None:
         """Show a round of some runs; the first one also counts earlier rounds of a checkpoint."""
-        number = next(iter(finished.values())).number
-        loss = min(round_.loss for round_ in finished.values())
+        self.show_round(*summary(finished))
+
+    def show_round(self, number: int, loss: float, runs: int) -> None:
+        """Show the round of that number of some runs, and the smallest of their losses."""
         self._bar.set_postfix_str(
             f"round {number} of {self._rounds}, loss {loss:.4f}", refresh=False
         )
-        self._bar.update(len(finished) * (number - self._last_round))
+        self._bar.update(runs * (number - self._last_round))
         self._last_round = number
+
+
+def summary(finished: Mapping[str, Round]) -> tuple[int, float, int]:
+    """Return the number of a round of some runs, the smallest of their losses, and their count."""
+    number = next(iter(finished.values())).number
+    return number, min(round_.loss for round_ in finished.values()), len(finished)
 
 
 FRAME_FILE = re.compile(r"(path=)?[^\s=:,(]*frame-[0-9a-f]{16}\.parquet")

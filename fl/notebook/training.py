@@ -1,4 +1,7 @@
-"""Training of the runs of a plan in this process, one bundle after another."""
+"""Training of the runs of a plan, one bundle after another, each with its arithmetic.
+
+That is in this process if it has the arithmetic, else in another one (`fl.notebook.worker`).
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,19 @@ from pathlib import Path
 
 import torch
 
+from fl.base import plugins
+from fl.base.arithmetic import PORTABLE
 from fl.base.errors import ConfigError, FedloomError
 from fl.base.files import check_writable
 from fl.base.units import first_of
 from fl.data import partitioning, preparation
+from fl.notebook import worker
 from fl.notebook.display import ProgressBar, warn
 from fl.notebook.keys import CALL
 from fl.plan.bundle import Bundle, missing_runs, training_order
+from fl.plan.config import Settings
 from fl.plan.plan import Plan, supply
+from fl.plan.study_plan import StudyPlan
 from fl.report import analysis_results, partitions
 from fl.runner.job import train_bundle
 from fl.runner.job_processes import Interruption
@@ -72,12 +80,13 @@ def train(
     failed: list[Failure] = []
     bar = ProgressBar(sum(rounds.values()), progress and bool(missing))
     try:
-        _make_data([bundles[name] for name in missing], bar)
+        incomplete = [bundles[name] for name in missing]
+        worker.call(PORTABLE, _make_data, incomplete, bar=bar)
         for study in plan.studies.values():
             for note in partitions.notes(results, study):
                 warn(note)
         with restored_settings():
-            for bundle in training_order([bundles[name] for name in missing], store):
+            for bundle in training_order(incomplete, store):
                 trained = {member.run for member in missing[bundle.bundle]} if keep_weights else ()
                 members = [
                     replace(member, keep=[*{*member.keep, WEIGHTS}])
@@ -86,12 +95,13 @@ def train(
                     for member in bundle.runs
                 ]
                 with_weights = replace(bundle, runs=members)
-                failed += train_bundle(with_weights, store, make_display=bar.start_runs)
+                failed += worker.call(
+                    bundle.arithmetic, _train_bundle, with_weights, store, bar=bar
+                )
                 bar.add_rounds(rounds[bundle.bundle])
         for study in plan.studies.values():
-            for planned in study.analyses:
-                bar.describe(f"analysis {planned.analysis}")
-                analysis_results.write_analysis(planned, study, results, store.root)
+            if study.analyses:
+                worker.call(PORTABLE, _write_analyses, study, plan.settings, bar=bar)
     except (Interruption, KeyboardInterrupt):
         raise TrainingInterrupted(
             "stopped; finished runs and checkpoints are kept, and the same call continues"
@@ -109,10 +119,26 @@ def _check_processes(bundles: list[Bundle]) -> None:
         raise ConfigError(CALL / "execution" / "processes", problem, advice=advice)
 
 
+def _train_bundle(bundle: Bundle, store: Store, bar: ProgressBar) -> list[Failure]:
+    """Train the missing runs of a bundle; return the failed ones."""
+    return train_bundle(bundle, store, make_display=bar.start_runs)
+
+
+def _write_analyses(study: StudyPlan, settings: Settings, bar: ProgressBar) -> None:
+    """Write the analyses of a study."""
+    plugins.use(settings.plugins, CALL / "plugins")
+    for planned in study.analyses:
+        bar.describe(f"analysis {planned.analysis}")
+        analysis_results.write_analysis(
+            planned, study, Path(settings.results), Path(settings.store)
+        )
+
+
 def _make_data(bundles: list[Bundle], bar: ProgressBar) -> None:
     """Make the data sets and the partitions of bundles, if they do not exist."""
     for bundle in {bundle.partition: bundle for bundle in bundles}.values():
         bar.describe(f"preparing {bundle.title}")
+        plugins.use(bundle.plugins, CALL / "plugins")
         spec, data = bundle.runs[0].spec, Path(bundle.data)
         dataset, scheme = spec["dataset"], spec["partition"]
         supply = preparation.source_policy(dataset, bundle.sources, bundle.lock)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fl.api.training import Training
-from fl.base import fields, identity
+from fl.base import arithmetic, fields, identity
 from fl.base.errors import ConfigError, DataError, Location, unknown_name
 from fl.base.files import parse_json
 from fl.base.folders import Folders
@@ -143,6 +143,11 @@ class Bundle:
     def unstackable(self) -> str:
         """Why clients cannot be trained in one stack; empty if they can."""
         return self.runs[0].unstackable
+
+    @property
+    def arithmetic(self) -> str:
+        """The arithmetic of its runs (`fl.base.arithmetic`)."""
+        return arithmetic.of_spec(self.runs[0].spec)
 
     @property
     def folders(self) -> Folders:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fl.api.task import DEFAULT, Task
 from fl.api.training import Training, check_stragglers
 from fl.api.uploads import check_attackers, check_noise_on_count
-from fl.base import registry
+from fl.base import arithmetic, registry
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
 from fl.base.registry import ADDED_KINDS, entry_key
 from fl.base.schema import REWEIGHTED, SERVER
@@ -330,6 +330,11 @@ def check_resources(
     config_file = Location(os.path.relpath(folder / "config.yaml"))
     for run in runs:
         execution = executions[run.method]
+        if execution.backend == "compiled" and arithmetic.of_spec(run.spec) == arithmetic.PORTABLE:
+            problem = f"is compiled, but {run.title} has portable arithmetic, and the bits of a "
+            problem += "compiled program depend on the compiler"
+            advice = "another backend, or `training: {arithmetic: native}`"
+            raise ConfigError(location / "execution" / "backend", problem, advice=advice)
         clients = run.spec["partition"].get("clients")
         slurm_partition = execution.slurm_partition
         nodes = [node for node in settings.nodes if node.slurm_partition == slurm_partition]

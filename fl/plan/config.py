@@ -31,7 +31,8 @@ class Execution:
         device: Device; `auto` is a GPU if there is one.
         processes: Number of processes that train a run together, see `fl.runner.team`. A job
             requests the following resources for each of them.
-        threads: CPU threads.
+        threads: CPU threads; runs of portable arithmetic (`training: {arithmetic: portable}`) take
+            one, as another number would give other bits.
         checkpoint_every: Rounds between checkpoints. By default a checkpoint is written whenever it
             takes at most a twentieth of the time since the last one.
         memory_mb: Memory that a job requests, in MiB (2**20 bytes), which schedulers call MB.

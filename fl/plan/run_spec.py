@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl.api.training import Training
-from fl.base import fields, identity, registry
+from fl.base import arithmetic, fields, identity, registry
 from fl.base.errors import FedloomError, Location
 from fl.base.folders import Folders, path_of
 from fl.base.hashes import change_stamp, content_hash
@@ -113,7 +113,12 @@ class RunSpec:
         A run's name leaves them out (`fl.base.identity.point_id`), so that a key that Fedloom gets
         later renames no run. ``tests/golden/defaults.json`` shows whether a default changed.
         """
-        keys = [f"training.{key}" for key in fields.at_default(Training, self.spec["training"])]
+        training = {**self.spec["training"]}
+        keys = []
+        # Before there was this key, all runs were native. So names leave out `native`.
+        if training.pop("arithmetic", None) == arithmetic.NATIVE:
+            keys.append("training.arithmetic")
+        keys += [f"training.{key}" for key in fields.at_default(Training, training)]
         for key, kind, component in _components(self.spec):
             target = find(kind, component["name"], Location("the spec")).target
             keys += [f"{key}.{name}" for name in fields.at_default(target, component)]

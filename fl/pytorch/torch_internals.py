@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -267,3 +267,17 @@ def _make_result(layout: Any) -> Any:
     if type(layout) is Layout:
         return torch.empty_strided(layout.shape, layout.strides, dtype=layout.dtype, device="meta")
     return None if layout is None else type(layout)(map(_make_result, layout))
+
+
+@contextlib.contextmanager
+def without_onednn() -> Iterator[None]:
+    """Compute without oneDNN in this context.
+
+    Alternative: ``torch.backends.mkldnn.flags(enabled=False)``, which warns of Intel's GPUs.
+    """
+    was_enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(was_enabled)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from fl.base.arithmetic import PORTABLE
 from fl.base.errors import DataError
 from fl.base.schema import COMPLETE, DIVERGED, MISSING, SETTING, UNSEEN, StudySetting
 from fl.plan import plan_files
@@ -451,14 +452,21 @@ def read_plan(study: str, results: Path) -> StudyPlan:
     return plan_files.read_study(results, study)
 
 
-ENVIRONMENT = ("fedloom", "python", "torch", "numpy", "cuda", "processor", "device")
+ENVIRONMENT = (
+    *("fedloom", "python", "torch", "numpy", "mkl", "onednn", "cuda"),
+    *("arithmetic", "processor", "instructions", "device"),
+)
 """Columns of the software and hardware that computed a run."""
+HARDWARE = ["processor", "instructions", "device"]
+"""Those that decide no bit of portable arithmetic."""
 
 
 def _versions(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Return the different environments in which the runs were computed."""
+    """Return the environments in which the runs were computed, as far as they decide bits."""
     texts = set()
-    for row in runs[[*ENVIRONMENT]].drop_duplicates().to_dict("records"):
+    rows = runs[[*ENVIRONMENT]].copy()
+    rows.loc[rows["arithmetic"] == PORTABLE, HARDWARE] = pd.NA
+    for row in rows.drop_duplicates().to_dict("records"):
         words = (f"{name} {value}" for name, value in row.items() if isinstance(value, str))
         texts.add(", ".join(words))
     return tuple(sorted(texts - {""}))

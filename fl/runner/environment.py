@@ -6,6 +6,7 @@ Jobs of a cluster use a copy of the code, so that an edit or a pull changes no q
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,9 @@ PACKAGES = {
     "cvxpy": "cvxpy",
 }
 """By module, the package whose version is recorded if the module was imported."""
+
+BUILT_IN = {"mkl": r"Math Kernel Library Version ([\d.]+)", "onednn": r"MKL-DNN v([\d.]+)"}
+"""By library that is a part of PyTorch, where PyTorch's description has its version."""
 
 ROOT = plugins.FL.parent
 
@@ -84,12 +88,14 @@ def versions() -> dict[str, str]:
     """Return the versions of this code, of Python, and of imported packages, by name."""
     import torch
 
+    built = {name: re.search(text, torch.__config__.show()) for name, text in BUILT_IN.items()}
     numbers = {
         "fedloom": version(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cudnn": str(torch.backends.cudnn.version() or ""),
+        **{name: match[1] for name, match in built.items() if match},
     }
     numbers |= {
         name: metadata.version(name) for key, name in PACKAGES.items() if key in sys.modules
@@ -101,8 +107,11 @@ def versions() -> dict[str, str]:
 def environment() -> dict[str, str | bool | None]:
     """Return the commit, whether the code was edited, a hash of the lock file, and the processor.
 
-    Values that cannot be found are None.
+    So are the instructions that PyTorch uses on it, such as ``AVX512``. Values that cannot be found
+    are None.
     """
+    import torch
+
     head, dirty = commit() or (None, None)
     lock = ROOT / "requirements.lock"
     return {
@@ -110,6 +119,7 @@ def environment() -> dict[str, str | bool | None]:
         "dirty": dirty,
         "lock": files.sha256(lock)[:16] if files.is_file(lock) else None,
         "processor": processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
     }
 
 

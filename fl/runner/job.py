@@ -18,6 +18,7 @@ from torch import nn
 
 from fl.api.method import Pass
 from fl.api.trees import Tree
+from fl.base.arithmetic import PORTABLE
 from fl.base.errors import DataError
 from fl.base.schema import GLOBAL
 from fl.engine import backends, simulate
@@ -69,8 +70,9 @@ def choose_backend(simulation: Trainable, unstackable: str = "") -> BackendChoic
 
     - `loop` if one client takes part in a round, if something cannot be stacked, and on a CPU if
       the model is no sequence of plain layers and takes 10^9 floating-point operations a step;
-    - `compiled` if the model is a sequence of plain layers without convolutions, a client takes at
-      least 40,000 steps in the whole run, and a step has at most 400 calls;
+    - `compiled` if the arithmetic is native, the model is a sequence of plain layers without
+      convolutions, a client takes at least 40,000 steps in the whole run, and a step has at most
+      400 calls;
     - `stacked` otherwise.
 
     Args:
@@ -91,6 +93,8 @@ def choose_backend(simulation: Trainable, unstackable: str = "") -> BackendChoic
     network, steps = simulation.network, training.rounds * steps_per_round(simulation)
     if network.is_sequence and network.layers(nn.Conv2d):
         return BackendChoice("stacked", "plain layers with convolutions")
+    if network.is_sequence and training.arithmetic == PORTABLE:
+        return BackendChoice("stacked", "a compiled program's bits depend on the compiler")
     if network.is_sequence and steps < MIN_COMPILED_STEPS:
         return BackendChoice(
             "stacked", f"{steps:,} steps; compiling is worthwhile from {MIN_COMPILED_STEPS:,} on"

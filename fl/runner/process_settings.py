@@ -19,8 +19,10 @@ from pathlib import Path
 import torch
 
 from fl.base import plugins
+from fl.base.arithmetic import PORTABLE
 from fl.base.errors import Location
 from fl.plan.bundle import Bundle
+from fl.pytorch import portable
 from fl.pytorch.memory import keep_freed_memory
 from fl.store.store import Store
 
@@ -45,7 +47,9 @@ def prepare_process(bundle: Bundle, store: Store) -> None:
         store: The store; compiled programs are kept beside it.
     """
     plugins.use(bundle.plugins, Location(f"bundle {bundle.bundle}") / "plugins")
-    torch.set_num_threads(bundle.execution.threads)
+    is_portable = bundle.arithmetic == PORTABLE and portable.is_portable()
+    # Several threads add in another order, so portable runs take one.
+    torch.set_num_threads(1 if is_portable else bundle.execution.threads)
     keep_freed_memory()
     keep_programs(store.root)
     silence_compiler()

@@ -28,6 +28,7 @@ from torch import Tensor
 from fl.api import trees
 from fl.api.trees import Tree
 from fl.api.uploads import attacker_mask
+from fl.base import arithmetic
 from fl.base.dataclass_json import as_json
 from fl.base.errors import FedloomError
 from fl.base.files import disk_errors
@@ -40,6 +41,7 @@ from fl.engine.simulation import Trainable
 from fl.engine.state import State
 from fl.plan.bundle import Bundle, Run
 from fl.plan.run_spec import RunSpec
+from fl.pytorch import portable
 from fl.runner import environment
 from fl.runner.costs import measure_or_explain
 from fl.runner.job_processes import Interruption
@@ -377,6 +379,9 @@ def make_record(
     """
     device = stack.simulations[member.run].device
     execution, folders = bundle.execution, bundle.folders
+    is_portable = (
+        device.type == "cpu" and bundle.arithmetic == arithmetic.PORTABLE and portable.is_portable()
+    )
     return RunRecord(
         run=member.run,
         state="diverged" if last.has_diverged else "complete",
@@ -395,7 +400,8 @@ def make_record(
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             processes=execution.processes,
             stretches=stack.stretches,
-            threads=execution.threads,
+            threads=1 if is_portable else execution.threads,
+            arithmetic=arithmetic.PORTABLE if is_portable else arithmetic.NATIVE,
         ),
         rounds=stack.round,
         seconds=round(stack.seconds, 3),

@@ -92,6 +92,8 @@ class ExecutionRecord:
         stretches: For each uninterrupted stretch of training, the round ``after`` which it began
             and its number of ``processes``.
         threads: Number of threads of each process.
+        arithmetic: ``portable`` if all x86-64 processors compute the same bits; ``native`` if they
+            are those of this device or processor; empty in records of before.
     """
 
     backend: str
@@ -100,6 +102,7 @@ class ExecutionRecord:
     processes: Index | None = None
     stretches: list[dict[str, Index]] = field(default_factory=list)
     threads: Cores | None = None
+    arithmetic: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +119,7 @@ class RunRecord:
         data: Hashes of the data set and the partition.
         start: The run with whose model this run begins; None: it begins with fresh variables.
         versions: Versions of Fedloom, Python and packages.
-        environment: Commit, lock file and processor.
+        environment: Commit, lock file, processor, and the instructions that PyTorch uses.
         date: Time at which the run was finished, UTC.
         execution: How the run was computed.
         rounds: Number of completed rounds.

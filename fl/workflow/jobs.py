@@ -46,7 +46,7 @@ Unit = list[str]
 """Ids of bundles that stay together."""
 
 Group = tuple[str, ...]
-"""Common properties of the bundles of one job: the execution as JSON, and the readers."""
+"""Common properties of the bundles of a job: the execution as JSON, arithmetic, and readers."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,11 @@ def _merged(
     costs = {name: _cost(bundle, rates, store, merge) for name, bundle in bundles.items()}
     readers = readers if isinstance(merge, Machine) else {}
     group_of: dict[str, Group] = {
-        name: (json.dumps(asdict(bundle.execution), sort_keys=True), *sorted(readers.get(name, ())))
+        name: (
+            json.dumps(asdict(bundle.execution), sort_keys=True),
+            bundle.arithmetic,
+            *sorted(readers.get(name, ())),
+        )
         for name, bundle in bundles.items()
     }
     members: dict[Group, list[str]] = defaultdict(list)

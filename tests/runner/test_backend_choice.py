@@ -13,7 +13,7 @@ from modal_worlds import world as two_kinds
 from fl.engine.simulation import Simulation
 from fl.runner import job
 
-LONG = {"rounds": 10_000}
+LONG = {"rounds": 10_000, "arithmetic": "native"}
 
 
 def world(*choices: Any, **training: Any) -> Simulation:
@@ -27,7 +27,11 @@ def world(*choices: Any, **training: Any) -> Simulation:
     ("simulation", "backend", "why"),
     [
         (lambda: world("fedavg", **LONG), "compiled", "60,000 steps of"),
-        (lambda: world("fedavg", rounds=6_000), "stacked", "36,000 steps; compiling is worthwhile"),
+        (
+            lambda: world("fedavg", rounds=6_000, arithmetic="native"),
+            *("stacked", "36,000 steps; compiling is worthwhile"),
+        ),
+        (lambda: world("fedavg", rounds=10_000), "stacked", "bits depend on the compiler"),
         (lambda: world("fedavg", "cnn", **LONG), "stacked", "plain layers with convolutions"),
         (lambda: two_kinds("fedavg", classifier="own", **LONG), "stacked", "different networks"),
         (lambda: world("fedavg", participation=0.25, **LONG), "loop", "one client takes part"),
