@@ -70,9 +70,11 @@ class Training:
         partial_work: Whether the work of stragglers is `kept` and averaged like that of others, or
             `dropped`. Dropped clients take no part in the round, but one client always does.
         arithmetic: `portable`: all x86-64 processors since 2013 give the same bits, on one thread;
-            `native`: the processor's fastest instructions, whose last bits are its own. On GPUs,
-            and on processors other than x86-64, `portable` changes nothing; a run's record says how
-            it was computed. Data and partitions are always made portably.
+            `native`: the processor's fastest instructions, whose last bits are its own; `auto`:
+            native for models with large steps (those that say so, such as `resnet18`, `vit` and
+            `transformers`), portable for others. On GPUs, and on processors other than x86-64,
+            `portable` changes nothing; a run's record says how it was computed. Data and partitions
+            are always made portably.
         precision: Type of weights and inputs. `mixed` is float32, but layers compute in bfloat16
             where PyTorch's autocast does: faster for large models, and results differ by more than
             rounding.
@@ -117,7 +119,7 @@ class Training:
     participation: Annotated[float, Bound(above=0, high=1)] = 1.0
     stragglers: Share = 0.0
     partial_work: Literal["kept", "dropped"] = "kept"
-    arithmetic: Literal["portable", "native"] = "portable"
+    arithmetic: Literal["auto", "portable", "native"] = "auto"
     precision: Literal["float32", "float64", "mixed"] = "float32"
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     normalisation: Literal["own", "half", "none"] = "own"

@@ -45,7 +45,7 @@ VARIABLES = {
 
 LIBRARIES = ("numpy", "torch")
 
-_is_chosen = False
+_choice = ""
 _is_program = False
 
 
@@ -55,14 +55,15 @@ def choose(is_program: bool = False) -> None:
     Args:
         is_program: Whether the process is a command of Fedloom, which may `restart`.
     """
-    global _is_chosen, _is_program
+    global _choice, _is_program
     _is_program = is_program
     if any(name in sys.modules for name in LIBRARIES):
         return
     if os.environ.get(CHOICE_VARIABLE, PORTABLE) == PORTABLE and can_be_portable():
         os.environ.update(VARIABLES)
-        _is_chosen = True
+        _choice = PORTABLE
     else:
+        _choice = NATIVE
         for name, value in VARIABLES.items():
             if os.environ.get(name) == value:
                 del os.environ[name]
@@ -70,7 +71,7 @@ def choose(is_program: bool = False) -> None:
 
 def current() -> str:
     """Return the arithmetic of this process."""
-    return PORTABLE if _is_chosen or (can_be_portable() and _began_portable()) else NATIVE
+    return _choice or (PORTABLE if can_be_portable() and _began_portable() else NATIVE)
 
 
 @cache

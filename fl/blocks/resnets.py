@@ -39,6 +39,7 @@ class ResNet:
     norm: Norm = "batch"
 
     depth: ClassVar[int]
+    arithmetic: ClassVar[str] = "native"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model of images (channels, height, width) that returns logits.

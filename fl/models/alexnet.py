@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
@@ -42,6 +42,8 @@ class AlexNet:
     hidden: Count = 1024
     channels: tuple[Count, ...] = (64, 192, 384, 256, 256)
     norm: Norm = "batch"
+
+    arithmetic: ClassVar[str] = "native"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model of images (channels, height, width) that returns logits."""

@@ -9,7 +9,7 @@ Its blocks are the stem, `features.pool0`; the three dense blocks; and the last 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
@@ -24,6 +24,8 @@ class DenseNet100:
     """
 
     stem: Literal["cifar", "imagenet"] = "cifar"
+
+    arithmetic: ClassVar[str] = "native"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model of images (channels, height, width) with 342 features."""

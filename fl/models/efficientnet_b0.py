@@ -10,6 +10,7 @@ taps, is `avgpool`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
@@ -23,6 +24,8 @@ class EfficientNetB0:
     """
 
     weights: str | None = None
+
+    arithmetic: ClassVar[str] = "native"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model of images (3, height, width) that returns logits, from 1,280 features."""

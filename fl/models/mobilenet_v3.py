@@ -11,7 +11,7 @@ taps, is `avgpool`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
@@ -27,6 +27,8 @@ class MobileNetV3:
 
     stem: Literal["cifar", "imagenet"] = "cifar"
     weights: str | None = None
+
+    arithmetic: ClassVar[str] = "native"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model of images (channels, height, width) with 1,024 features."""

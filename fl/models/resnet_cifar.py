@@ -10,6 +10,7 @@ with normalisation, as in the paper's larger networks, not padding with zeros.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -28,6 +29,8 @@ class ResNetCifar:
 
     blocks: Count = 1
     width: Count = 16
+
+    arithmetic: ClassVar[str] = "native"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model of images (channels, height, width) with 4 width features."""

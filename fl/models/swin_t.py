@@ -10,7 +10,7 @@ Its blocks are `block1`, the embedded patches, and `block2` to `block5`, the fou
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -40,6 +40,8 @@ class SwinT:
     stem: Literal["imagenet", "cifar"] = "imagenet"
     weights: str | None = None
     stochastic_depth: Share = 0.2
+
+    arithmetic: ClassVar[str] = "native"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model of images (channels, height, width) with 768 features."""

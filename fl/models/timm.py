@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -30,6 +30,8 @@ class Timm:
 
     architecture: str
     weights: str | None = None
+
+    arithmetic: ClassVar[str] = "native"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model of images (channels, height, width) that returns logits.

@@ -37,6 +37,7 @@ class UNet:
     norm: Norm = "batch"
 
     tasks: ClassVar[tuple[str, ...]] = ("segmentation",)
+    arithmetic: ClassVar[str] = "native"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model from images (channels, height, width) to (classes, height, width)."""

@@ -50,7 +50,7 @@ def run(
     progress: bool = True,
     **study: Any,
 ) -> Result:
-    """Train a study that is written as a call, in this process, and return its results.
+    """Train a study that is written as a call, and return its results.
 
     The arguments are the keys of a file in ``config/studies`` (``docs/reference/config.md``):
     ``datasets``, ``partitions``, ``models``, ``methods``, ``seeds``, ``baseline`` and so on, as
@@ -68,6 +68,9 @@ def run(
     a setting for each value. The source of a class or function, with the functions, classes and
     constants that it uses, becomes a plugin in ``results/classes``, and is part of the names of its
     runs.
+
+    Portable runs are trained in a process of their own, which computes the same bits on all
+    processors; ``arithmetic="native"`` trains in this process, as a debugger needs it.
 
     Runs have the same names as those of a study's file, and are in the same store: existing runs
     are not trained again, and an interrupted call continues when it is repeated. Paths are relative

@@ -205,6 +205,9 @@ def serve(handle: int) -> None:
                 request = connection.recv()
             except (EOFError, OSError, KeyboardInterrupt):
                 return
+            except Exception as error:  # The function's module is not here, for example.
+                connection.send(_sendable(Message("error", error)))
+                continue
             os.chdir(request.folder)
             try:
                 message = Message("result", request.function(*request.arguments, bar))

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from fl.base import identity
+from fl.base import arithmetic, identity
+from fl.base.arithmetic import NATIVE, PORTABLE
 from fl.base.dataclass_json import as_json
 from fl.base.errors import ConfigProblems, Location
 from fl.base.folders import path_of
@@ -292,13 +293,14 @@ def expand(
         for scenario in of_scenario.scenarios.values()
     }
     settings = study_settings(scenarios)
+    runs = _runs(study, components, expanded, settings)
     tables = [path_of(s.values["path"]) for s in components.schemes if "path" in s.values]
     watched = {**own_files.watched, **{str(path): change_stamp([path]) for path in tables}}
     return Expansion(
         name=name,
         study=study,
         location=location,
-        runs=_runs(study, components, expanded, settings),
+        runs=runs,
         scenarios=scenarios,
         settings=settings,
         entries={entry.label: entry for entry in components.entries},
@@ -308,6 +310,7 @@ def expand(
         notes=[
             *dict.fromkeys(findings.notes),
             *budget_notes(components.entries, findings.without_passes),
+            *_native_notes(runs, components.models),
         ],
         analyses=components.analyses,
         execution=execution,
@@ -457,7 +460,7 @@ class ExpandedScenario:
             "model": scenario.model.spec,
             "method": point.spec,
             "terms": point.added_components["terms"],
-            "training": point.training,
+            "training": {**point.training, "arithmetic": _arithmetic(point, scenario.model)},
             "start": parent.point_id if parent and entry.starts else None,
         }
         spec |= cast("Spec", {key: specs for key, specs in point.added_components.items() if specs})
@@ -466,3 +469,21 @@ class ExpandedScenario:
         if entry.samples_per_class or not entry.starts:
             spec["train_on"] = entry.samples_per_class or (parent.run if parent else None)
         return cast("Spec", as_json(spec))
+
+
+def _native_notes(runs: Iterable[Run], models: Iterable[Choice]) -> Iterator[str]:
+    """Yield a note for each model whose runs have native arithmetic, although no key says so."""
+    native = {run.model for run in runs if arithmetic.of_spec(run.spec) == NATIVE}
+    for model in models:
+        if model.text in native and hasattr(model.component.target, "arithmetic"):
+            yield (
+                f"{model.text}: its steps are large, so its runs have native arithmetic, whose "
+                "last digits depend on the processor. Try: `arithmetic: portable` under `training` "
+                "for equal ones, which takes up to twice as long"
+            )
+
+
+def _arithmetic(point: Point, model: Choice) -> str:
+    """Return the arithmetic of a point's runs: a large model says that its steps are native."""
+    by_model: str = getattr(model.component.target, "arithmetic", PORTABLE)
+    return by_model if point.training["arithmetic"] == "auto" else point.training["arithmetic"]

@@ -18,7 +18,7 @@ from torch import nn
 
 from fl.api.method import Pass
 from fl.api.trees import Tree
-from fl.base.arithmetic import PORTABLE
+from fl.base.arithmetic import NATIVE
 from fl.base.errors import DataError
 from fl.base.schema import GLOBAL
 from fl.engine import backends, simulate
@@ -93,7 +93,7 @@ def choose_backend(simulation: Trainable, unstackable: str = "") -> BackendChoic
     network, steps = simulation.network, training.rounds * steps_per_round(simulation)
     if network.is_sequence and network.layers(nn.Conv2d):
         return BackendChoice("stacked", "plain layers with convolutions")
-    if network.is_sequence and training.arithmetic == PORTABLE:
+    if network.is_sequence and training.arithmetic != NATIVE:
         return BackendChoice("stacked", "a compiled program's bits depend on the compiler")
     if network.is_sequence and steps < MIN_COMPILED_STEPS:
         return BackendChoice(

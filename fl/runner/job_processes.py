@@ -49,6 +49,10 @@ class Interruption(BaseException):
         super().__init__(location)
         self.has_finished_round = has_finished_round
 
+    def __reduce__(self) -> tuple[type[Interruption], tuple[str, bool]]:
+        """Return what a pickle keeps."""
+        return type(self), (str(self), self.has_finished_round)
+
 
 @dataclass
 class LeaveRequest:
