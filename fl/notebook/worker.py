@@ -221,7 +221,7 @@ def _sendable(message: Message) -> Message:
     try:
         pickle.loads(pickle.dumps(message))
     except Exception:
-        return Message(
-            "error", FedloomError(f"{type(message.content).__name__}: {message.content}")
-        )
+        error = message.content
+        name = "" if isinstance(error, FedloomError) else f"{type(error).__name__}: "
+        return Message("error", FedloomError(f"{name}{error}"))
     return message
