@@ -121,13 +121,15 @@ class Rounds:
         self._last_round = number
 
 
-MEMORY_FILE = re.compile(r"(?:path=)?[^\s=:,(]*?arrays/([\w-]+)-[0-9a-f]{16}\.(?:parquet|npz)")
+MEMORY_FILE = re.compile(
+    r"(?:path=)?[^\s=:,(]*?(?:(frame)-[0-9a-f]{16}\.parquet|arrays/([\w-]+)-[0-9a-f]{16}\.npz)"
+)
 """The file of data in memory, of which the user knows nothing, in texts."""
 
 
 def name_arguments(text: str) -> str:
     """Return a text with the argument's name in place of such files: frame, or that of arrays."""
-    return MEMORY_FILE.sub(r"\1", text)
+    return MEMORY_FILE.sub(lambda match: str(match[1] or match[2]), text)
 
 
 def warn(text: str) -> None:
