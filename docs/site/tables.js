@@ -2,6 +2,7 @@
 // A block `.table-filters` before a table names columns: of `data-choices` a value can be chosen, of
 // `data-limits` the largest number.
 const FILTERED = 12
+const SHORT = 20 // Letters of a cell whose line is not broken.
 const LIMITS = [0.5, 1, 1.5, 2, 5]
 const FACTORS = { k: 1e3, M: 1e6, G: 1e9, T: 1e12 }
 
@@ -98,5 +99,8 @@ const addFilters = (table) => {
 for (const table of document.querySelectorAll(".md-content table")) {
   if (!table.tHead || !table.tBodies.length || table.closest(".jupyter-wrapper")) continue
   makeSortable(table)
+  for (const cell of table.tBodies[0].querySelectorAll("td")) {
+    cell.toggleAttribute("data-short", cell.textContent.trim().length <= SHORT)
+  }
   if (table.tBodies[0].rows.length > FILTERED) addFilters(table)
 }

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -58,6 +60,8 @@ MISSPELLING = 0.75
 """Smallest ratio of equal letters (`difflib`) of a name and its misspelling."""
 MAX_LISTED, MAX_SUGGESTED = 100, 10
 """A message lists up to 100 allowed names; of more names it lists the 10 most similar ones."""
+MAX_LISTED_BESIDE_ADVICE, MAX_SUGGESTED_BESIDE_ADVICE = 20, 5
+"""The same where a message suggests a name, or a command that lists all."""
 
 
 class FedloomError(Exception):
@@ -237,6 +241,18 @@ def _sound(name: str) -> str:
     return name.lower().replace("ph", "f")
 
 
+def quoted_names(names: Iterable[str]) -> list[str]:
+    """Return names in quotes; those that print alike, such as two spellings of é, as escapes."""
+    names = [*names]
+    counts = Counter(map(printed_form, names))
+    return [ascii(name) if counts[printed_form(name)] > 1 else repr(name) for name in names]
+
+
+def printed_form(name: str) -> str:
+    """Return what is equal for two names that print alike, as composed and decomposed letters."""
+    return unicodedata.normalize("NFC", name)
+
+
 def meant_name(name: object, names: Iterable[str]) -> str | None:
     """Return the name that is probably meant by another program's name or a misspelling, or None.
 
@@ -248,9 +264,14 @@ def meant_name(name: object, names: Iterable[str]) -> str | None:
     called = NAME_BY_FOREIGN_NAME.get(str(name).lower().replace("-", "_"))
     if called in existing:
         return called
-    simple = str(name).lower().replace("_", "-")
-    same = next((other for other in existing if other.lower().replace("_", "-") == simple), None)
+    simple = _simple_form(str(name))
+    same = next((other for other in existing if _simple_form(other) == simple), None)
     return same or similar_name(str(name), existing)
+
+
+def _simple_form(name: str) -> str:
+    """Return what is equal for the ways in which papers and users write a name."""
+    return printed_form(name).lower().replace("_", "-")
 
 
 def unknown_name(
@@ -263,16 +284,25 @@ def unknown_name(
         kind: The kind of thing that is named, such as ``method``.
         name: The wrong name.
         names: The names that exist.
-        command: Command that lists them, for the case that none of many is similar.
+        command: Command that lists them, for the case that they are many.
     """
     existing = sorted(names)
     near = meant_name(name, existing)
-    hint = f" (did you mean {near!r}?)" if near else ""
-    allowed = ", ".join(existing) or "none"
-    if len(existing) > MAX_LISTED:
-        cutoff = 0.5 if command else 0.0
-        listed = difflib.get_close_matches(str(name), existing, n=MAX_SUGGESTED, cutoff=cutoff)
-        if not listed:
-            return ConfigError(location, f"unknown {kind} {name!r}", advice=command)
-        allowed = f"{', '.join(listed)} and {len(existing) - len(listed)} others"
-    return ConfigError(location, f"unknown {kind} {name!r}{hint}", allowed)
+    shown, hint = repr(name), ""
+    if near:
+        shown, suggestion = quoted_names([str(name), near])
+        hint = f" (did you mean {suggestion}?)"
+        shown = shown if isinstance(name, str) else repr(name)
+    problem = f"unknown {kind} {shown}{hint}"
+    limit, count = MAX_LISTED, MAX_SUGGESTED
+    if near or command:
+        limit, count = MAX_LISTED_BESIDE_ADVICE, MAX_SUGGESTED_BESIDE_ADVICE
+    if len(existing) <= limit:
+        return ConfigError(location, problem, ", ".join(existing) or "none")
+    cutoff = 0.5 if command and not near else 0.0
+    similar = difflib.get_close_matches(str(name), existing, n=count, cutoff=cutoff)
+    if not similar:
+        return ConfigError(location, problem, advice=command)
+    listed = [*dict.fromkeys([near, *similar] if near else similar)][:count]
+    allowed = f"{', '.join(listed)} and {len(existing) - len(listed)} others"
+    return ConfigError(location, problem, allowed, command)

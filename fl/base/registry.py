@@ -46,6 +46,19 @@ FOLDER_BY_KIND = {
 }
 """Folder in ``fl`` of each kind of component; in a plugin without its parent folder."""
 
+COMMAND_BY_KIND = {
+    "method": "methods",
+    "term": "terms",
+    "alteration": "alterations",
+    "upload filter": "filters",
+    "aggregation": "aggregations",
+    "data set": "datasets",
+    "model": "models",
+    "partition scheme": "partitions",
+    "analysis": "analyses",
+}
+"""Command of ``fedloom`` that lists the components of a kind; there is none for tasks."""
+
 ADDED_KINDS = {
     "terms": "term",
     "alterations": "alteration",
@@ -217,7 +230,8 @@ def _module_of(kind: str, name: str, location: Location) -> str:
     """Return the module of the component with that name."""
     modules = _modules(kind, location)
     if name not in modules:
-        raise unknown_name(location, kind, name, modules)
+        command = f"fedloom {COMMAND_BY_KIND[kind]}" if kind in COMMAND_BY_KIND else ""
+        raise unknown_name(location, kind, name, modules, command)
     return modules[name]
 
 

@@ -56,17 +56,7 @@ WIDTH = 100
 NO_TEXT = "no description: its docstring does not explain this key"
 
 
-KIND_BY_COMMAND = {
-    "methods": "method",
-    "terms": "term",
-    "alterations": "alteration",
-    "filters": "upload filter",
-    "aggregations": "aggregation",
-    "datasets": "data set",
-    "models": "model",
-    "partitions": "partition scheme",
-    "analyses": "analysis",
-}
+KIND_BY_COMMAND = {command: kind for kind, command in registry.COMMAND_BY_KIND.items()}
 """Kind of component by the command that lists it."""
 
 

@@ -6,10 +6,16 @@ Family: personal model. Exchanged: model. Local: model, its share of the mixture
 
 Every batch trains the shared model, as in FedAvg, and the client's own model through the mixture.
 Alpha adapts at the first step of each round, by plain gradient descent at the run's rate. The
-mixture has running statistics of its own, from its own passes. The authors' code
-(MLOPTPSU/FedTorch) mixes outputs in place of weights (``mixed: outputs``); PFLlib's trains the
-client's own model alone and overwrites it by the mixture after each round. A client that was never
-drawn is scored with the mixture of the initial model and the shared one.
+mixture has running statistics of its own, from its own passes. A client that was never drawn is
+scored with the mixture of the initial model and the shared one.
+
+The authors' code (MLOPTPSU/FedTorch) mixes outputs in place of weights (``mixed: outputs``), and
+counts clients alike, as here under ``weighting: uniform``. In each step it moves the shared model
+first, and the client's own through a mixture with the moved one; here both gradients are those of
+one point. Its slope of alpha is the product of the difference of both models after their steps with
+alpha times the gradient of the own model plus 1 - alpha times that of the shared one, plus .02
+alpha; here it is the derivative of the mixture's loss, as in the paper. PFLlib's code trains the
+client's own model alone and overwrites it by the mixture after each round.
 """
 
 from __future__ import annotations

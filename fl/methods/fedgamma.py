@@ -1,7 +1,7 @@
 """FedGAMMA: SCAFFOLD whose clients take their gradients at the worst point nearby.
 
-Dai, Yang, Sun, Liu, Yong. FedGAMMA: Federated Learning with Global Sharpness-Aware Minimization.
-IEEE Transactions on Neural Networks and Learning Systems 2023.
+Dai, Yang, Sun, Shen, Tian, Wang, Zhang. FedGAMMA: Federated Learning with Global Sharpness-Aware
+Minimization. IEEE Transactions on Neural Networks and Learning Systems 2023.
 
 Family: sharpness. Exchanged: model, control variate. Local: control variate. Key: `rho`.
 

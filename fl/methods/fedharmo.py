@@ -9,7 +9,8 @@ The slides on FedFA+ call it FedHarmo. Clients of the first round send the mean 
 images. The mean of those, weighted by samples, is the amplitude of every image from then on, in
 tests too. The released code fixes the amplitude after the first round as well, but takes it from a
 client's first batch (its momentum is cut to 0), trains the first round with each client's own
-amplitude, and replaces the mean of an image only: ``spectrum: mean``.
+amplitude, and replaces the mean of an image only: ``spectrum: mean``. It counts clients alike, as
+here under ``weighting: uniform``.
 """
 
 from __future__ import annotations

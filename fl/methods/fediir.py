@@ -10,7 +10,10 @@ model, and the server renews a moving mean of it. In training, the squared dista
 gradient to that mean is added to the loss; it has a gradient of its own. As in the authors' code
 (YamingGuo98/FedIIR, 3e7a785), the moving mean begins at 0. That code takes gradients of the mean in
 training mode and means over batches, where here they are in evaluation mode and over samples; its
-classifiers have up to three layers, while here the gradient is that of the last layer.
+classifiers have up to three layers, while here the gradient is that of the last layer. It averages
+models of clients alike, and gradients over all batches of all clients, so that a client counts in
+the mean gradient by its batches. Here one key weighs both: by samples, or alike under
+``weighting: uniform``, so that no value gives both rules unless clients have as many samples.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
 """FedLESAM: gradients at a point towards which the shared model came, without a second gradient.
 
-Fan, Hu, Yao, Liu, Zhang, Zhang. Locally Estimated Global Perturbations are Better than Local
-Perturbations for Federated Sharpness-aware Minimization. ICML 2024. arXiv:2405.18890.
+Fan, Hu, Yao, Niu, Zhang, Sugiyama, Wang. Locally Estimated Global Perturbations are Better than
+Local Perturbations for Federated Sharpness-aware Minimization. ICML 2024. arXiv:2405.18890.
 
 Family: sharpness. Exchanged: model. Local: last model that arrived. Key: `rho`.
 
 The perturbation points from the model that was sent now to the one that the client got when it last
 took part; there is none in its first round. The authors' code (MediaBrain-SJTU/FedLESAM) has the
 last move of the server for all clients (``direction: server``), and indexes it by the number of the
-tensor, so that a whole tensor moves by one number; here every weight has its own. The variants with
-control variates and with a dual variable are not built.
+tensor, so that a whole tensor moves by one number; here every weight has its own. It counts clients
+alike, as here under ``weighting: uniform``. The variants with control variates and with a dual
+variable are not built.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ A linear layer on the model's features gives the mean and the deviation of a rep
 as they are, which goes into the model's classifier. In the released code that layer replaces the
 model's last layer, and its width is free. As there, the reference distributions r(z|y) and their
 scale stay with the client, and the losses are those of one draw. Tests are by the mean
-representation, where the released code averages probabilities over draws.
+representation, where the released code averages probabilities over draws. That code counts clients
+alike, as here under ``weighting: uniform``.
 """
 
 from __future__ import annotations

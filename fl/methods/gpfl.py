@@ -1,7 +1,7 @@
 """GPFL: class embeddings that all clients share guide features, which each client then conditions.
 
-Zhang, Hua, Wang, Song, Xue, Ma, Guan. GPFL: Simultaneously Learning Global and Personalized Feature
-Information for Personalized Federated Learning. ICCV 2023. arXiv:2308.10279.
+Zhang, Hua, Wang, Song, Xue, Ma, Cao, Guan. GPFL: Simultaneously Learning Global and Personalized
+Feature Information for Personalized Federated Learning. ICCV 2023. arXiv:2308.10279.
 
 Family: personal layers. Exchanged: body, class embeddings, conditions. Local: head. Key: `lam`.
 

@@ -8,7 +8,8 @@ Family: mixture of clients. Exchanged: down several models, up one. Local: nothi
 This is the version that averages models. All participants get all models. The models begin with
 random weights of their own, because equal ones would all be chosen alike: the first is the run's
 initial model, the others add to it noise of the size of its weights. Every client, whether it took
-part or not, is scored with the model that now has the smallest loss on its training samples.
+part or not, is scored with the model that now has the smallest loss on its training samples. The
+paper and the authors' code count clients of a model alike, as here under ``weighting: uniform``.
 """
 
 from __future__ import annotations

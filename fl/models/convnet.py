@@ -46,8 +46,9 @@ class ConvNet:
         """Build a model of images (channels, height, width), at least 2^depth pixels wide."""
         if len(shape) != 3 or min(shape[1:]) >> self.depth == 0:
             raise FedloomError(
-                f"convnet: inputs of shape {shape} have too few pixels for depth {self.depth}",
-                f"images of at least {2**self.depth} x {2**self.depth}",
+                f"convnet: inputs of shape {shape}, with depth {self.depth}",
+                f"[channels, height, width] of at least {2**self.depth} x {2**self.depth} pixels",
+                "`x[:, None]`, if they are grey images" if len(shape) == 2 else "",
             )
         depth, height, width = shape
         blocks: list[nn.Module] = []

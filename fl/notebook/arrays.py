@@ -174,7 +174,10 @@ def _array(key: str, value: Any) -> np.ndarray:
     try:
         array = np.asarray(plain if isinstance(value, list | tuple) else plain[0])
     except (TypeError, ValueError, RuntimeError) as error:
-        raise FedloomError(f"{CALL / key}: is no array ({error})") from None
+        dtypes = {str(item.dtype) for item in items if hasattr(item, "detach")}
+        kind = f" of {', '.join(sorted(dtypes))}" if dtypes else ""
+        advice = "its `dequantize()` or `float()`" if dtypes else ""
+        raise ConfigError(CALL / key, f"is no array{kind} ({error})", "", advice) from None
     if array.dtype == object and not array.ndim:
         advice = "an array, such as `x.toarray()` of a sparse matrix"
         raise ConfigError(CALL / key, f"is a {type(value).__name__}, no array", advice=advice)

@@ -97,7 +97,8 @@ class Comparison:
             is_own = self.lines["method"] == self.method
             titles = self.lines["title"].mask(is_own, self.lines["title"] + " (ours)")
             table = track_page.ranking(self.lines.assign(title=titles), self.tests, track)
-        return f"% needs {latex.PREAMBLE}\n{latex.FITTED}\n{latex.to_latex(table, table.name)}"
+        head = f"% needs {latex.PREAMBLE}\n{latex.FITTED}\n{latex.UNICODE}\n"
+        return head + latex.to_latex(table, table.name)
 
     @short_traceback
     def plot(self, axes: Axes | None = None) -> Axes:

@@ -129,13 +129,15 @@ def summary(finished: Mapping[str, Round]) -> tuple[int, float, int]:
     return number, min(round_.loss for round_ in finished.values()), len(finished)
 
 
-FRAME_FILE = re.compile(r"(path=)?[^\s=:,(]*frame-[0-9a-f]{16}\.parquet")
-"""The file of a table in memory, of which the user knows nothing, in messages."""
+MEMORY_FILE = re.compile(
+    r"(?:path=)?[^\s=:,(]*?(?:(frame)-[0-9a-f]{16}\.parquet|arrays/([\w-]+)-[0-9a-f]{16}\.npz)"
+)
+"""The file of data in memory, of which the user knows nothing, in texts."""
 
 
-def _name_frames(text: str) -> str:
-    """Return a message with the name of the key, frame, in place of such files."""
-    return FRAME_FILE.sub("frame", text)
+def name_arguments(text: str) -> str:
+    """Return a text with the argument's name in place of such files: frame, or that of arrays."""
+    return MEMORY_FILE.sub(lambda match: str(match[1] or match[2]), text)
 
 
 def warn(text: str) -> None:
@@ -143,7 +145,7 @@ def warn(text: str) -> None:
     frame, level = inspect.currentframe(), 1
     while frame and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
         frame, level = frame.f_back, level + 1
-    warnings.warn(_name_frames(text), FedloomWarning, stacklevel=level)
+    warnings.warn(name_arguments(text), FedloomWarning, stacklevel=level)
 
 
 def short_traceback(function: Function) -> Function:
@@ -154,7 +156,7 @@ def short_traceback(function: Function) -> Function:
         try:
             return function(*args, **kwargs)
         except FedloomError as error:
-            error.args = (_name_frames(str(error)),)
+            error.args = (name_arguments(str(error)),)
             raise error.with_traceback(None) from None
 
     return wrapper  # type: ignore[return-value]

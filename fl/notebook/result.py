@@ -12,7 +12,7 @@ import pandas as pd
 from fl import report
 from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.schema import COMPLETE, GLOBAL, PERSONAL, SETTING
-from fl.notebook.display import Page, WideTable, short_traceback
+from fl.notebook.display import Page, WideTable, name_arguments, short_traceback
 from fl.plan.bundle import Bundle, Run
 from fl.plan.config import Settings
 from fl.plan.study_plan import StudyPlan
@@ -56,13 +56,13 @@ class Result:
     _opened: dict[str, StoredModels] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        lines = result_lines.results(self._facts())
+        lines = map(name_arguments, result_lines.results(self._facts()))
         return "\n".join([*lines, f"folder of runs: {self._store.root}"])
 
     def _repr_html_(self) -> str:
         """Return the report's main table, with what the methods cost."""
         facts = self._facts()
-        return page.table_html(overview(facts), page.title_of_own_method(facts))
+        return name_arguments(page.table_html(overview(facts), page.title_of_own_method(facts)))
 
     @short_traceback
     def table(self, metric: str | None = None, unseen: bool = False) -> pd.DataFrame:

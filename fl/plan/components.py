@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fl.base import fields, registry
-from fl.base.errors import ConfigError, ConfigProblems, DataError, Location
+from fl.base.errors import ConfigError, ConfigProblems, DataError, Location, printed_form
 from fl.base.files import is_folder
 from fl.base.folders import path_of
 from fl.base.hashes import ContentCache, change_stamp
@@ -115,7 +115,7 @@ def choices(
                 if choice.key in by_spec:
                     problem = f"{choice.text} is a duplicate of {by_spec[choice.key].location.key}"
                     raise ConfigError(choice.location, problem, advice=f"each {kind} once")
-                first = by_title.setdefault(choice.title or choice.text, choice)
+                first = by_title.setdefault(printed_form(choice.title or choice.text), choice)
                 if first is not choice:
                     problem = f"is {choice.title!r} for {first.text} and for {choice.text}"
                     advice = "a title each, as `alpha = {alpha}`"
@@ -159,8 +159,9 @@ def _check_title(title: Any, values: Values, location: Location) -> None:
         raise ConfigError(location, f"is {title!r}", allowed)
     try:
         filled_title(title, values)
-    except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-        raise ConfigError(location, f"is {title!r}: {error!r}", allowed) from None
+    except (KeyError, IndexError, ValueError, AttributeError, TypeError):
+        problem = f"is {title!r}, with something else in braces than a key"
+        raise ConfigError(location, problem, allowed, "{{ and }} for braces themselves") from None
 
 
 def filled_title(title_template: str, values: Values) -> str:

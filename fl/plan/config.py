@@ -204,9 +204,10 @@ class Study:
             ``alterations`` to layers, ``upload_filters`` and an ``aggregation`` to uploads.
             ``dataset`` and ``partition`` replace the study's. ``title`` and ``execution`` do not
             change results.
-        seeds: Training seeds, a run for each, or their number: 3 is 0, 1 and 2. A partition has a
-            seed of its own. `per-draw`: one run, whose training seed is the seed of its partition,
-            so that draws share no first network, batches, participants or noise.
+        seeds: Training seeds, a run for each, or their number: 3 is 0, 1 and 2, and [3] the seed 3
+            alone. A partition has a seed of its own. `per-draw`: one run, whose training seed is
+            the seed of its partition, so that draws share no first network, batches, participants
+            or noise.
         title: Title of the report.
         question: Question that the study answers, printed below the title.
         paper: Citation of the paper whose claim the study tests.
@@ -341,7 +342,9 @@ def draft_settings(folder: Path, problems: ConfigProblems) -> Settings:
     for name, origin in settings.sources.items():
         source_location = location / "sources" / name
         if name not in datasets:
-            problems.errors.append(unknown_name(source_location, "data set", name, datasets))
+            problems.errors.append(
+                unknown_name(source_location, "data set", name, datasets, "fedloom datasets")
+            )
         elif not _is_address(origin) and not is_folder(Path(origin)):
             allowed = "an existing folder, or an http:// or https:// address"
             problems.errors.append(ConfigError(source_location, f"is {origin!r}", allowed))
@@ -470,6 +473,9 @@ def unknown_key(location: Location, key: str, names: Iterable[str]) -> ConfigErr
         if key in fields.fields(record):
             return ConfigError(location, f"unknown key {key!r}", advice=f"write it {place}")
     names = [*names]
+    if key == "seed" and "seeds" in names:
+        advice = "`seeds: [7]` for the seed 7 alone; `seeds: 7` is the seeds 0 to 6"
+        return ConfigError(location, "unknown key 'seed' (did you mean 'seeds'?)", advice=advice)
     schemes = registry.components("partition scheme")
     if not meant_name(key, names) and any(key in scheme.declared for scheme in schemes):
         return ConfigError(location, f"unknown key {key!r}", advice="write it in a partition")
@@ -542,7 +548,7 @@ def seed_list(seeds: Any, location: Location) -> Any:
         return list(range(seeds))
     if isinstance(seeds, list) or seeds == PER_DRAW:
         return seeds
-    allowed = f"a number of seeds, 1 or more, a list of seeds, or {PER_DRAW}"
+    allowed = f"a number of seeds, 1 or more, a list of seeds such as [7], or {PER_DRAW}"
     raise ConfigError(location, f"is {seeds!r}", allowed)
 
 
@@ -574,7 +580,7 @@ def check_methods(folder: Path) -> None:
             continue
         location, name = Location(os.path.relpath(path)), path.name.partition(".")[0]
         if name not in methods:
-            raise unknown_name(location, "method", name, methods)
+            raise unknown_name(location, "method", name, methods, "fedloom methods")
         if path.suffixes != [".yaml"]:
             problem = f"the file's name is {path.name!r}, which is not read"
             raise ConfigError(location, problem, f"{name}.yaml")

@@ -11,7 +11,13 @@ from typing import Any, Literal
 from fl.api.training import WEIGHTS, Training
 from fl.base import fields, registry
 from fl.base.declaration import declaration_of
-from fl.base.errors import ConfigError, ConfigProblems, unknown_name
+from fl.base.errors import (
+    ConfigError,
+    ConfigProblems,
+    printed_form,
+    quoted_names,
+    unknown_name,
+)
 from fl.base.fields import Count
 from fl.base.registry import Component
 from fl.plan import config
@@ -252,11 +258,14 @@ def method_entries(
 
 def _check_titles(entries: Iterable[MethodEntry]) -> None:
     """Add to the problems of entries that they have the title of an earlier one."""
-    label_of_title: dict[str, str] = {}
+    first_by_title: dict[str, MethodEntry] = {}
     for entry in entries:
-        first = label_of_title.setdefault(entry.title, entry.label)
-        if first != entry.label:
-            problem = f"is {entry.title!r}, which is the title of {first} too"
+        first = first_by_title.setdefault(printed_form(entry.title), entry)
+        if first.label != entry.label:
+            title, first_title = quoted_names([entry.title, first.title])
+            problem = f"is {title}, which is the title of {first.label} too"
+            if first.title != entry.title:
+                problem = f"is {title}, which prints as {first_title}, the title of {first.label}"
             advice = "a title of its own"
             error = ConfigError(entry.location / "title", problem, advice=advice)
             entry.problems.errors.append(error)

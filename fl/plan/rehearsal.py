@@ -449,15 +449,20 @@ def _suitable_models(inputs: Inputs) -> str:
     if inputs.tokens:
         return (
             "a model for tokens, such as lstm; or, if the whole numbers are measurements, "
-            "floating-point numbers, such as x.astype('float32')"
+            f"floating-point numbers, such as x.astype('float32'){_grey_images(inputs)}"
         )
     if len(inputs.shape) == 3:
         return (
             "a model for such inputs, and not of too few pixels; images are "
             "[channels, height, width]"
         )
-    grey = "; grey ones get their channel by `x[:, None]`" if len(inputs.shape) == 2 else ""
-    return f"a model for such inputs, such as mlp; images are [channels, height, width]{grey}"
+    shape = "images are [channels, height, width]"
+    return f"a model for such inputs, such as mlp; {shape}{_grey_images(inputs)}"
+
+
+def _grey_images(inputs: Inputs) -> str:
+    """What inputs of two dimensions need if they are images, in words."""
+    return "; grey images get their channel by `x[:, None]`" if len(inputs.shape) == 2 else ""
 
 
 def _text(inputs: Inputs) -> str:

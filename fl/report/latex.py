@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -26,6 +27,8 @@ FITTED = (
     r"\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi}"
 )
 """A command for a box that is made smaller if it is wider than the text."""
+UNICODE = r"\providecommand{\onlyunicode}[2]{\ifdefined\Umathchar#1\else#2\fi}"
+"""A command for a character that LuaTeX and XeTeX can set, and what pdfTeX sets in its place."""
 LINES = 36
 """Largest number of lines of a table."""
 BROAD = 30
@@ -54,7 +57,7 @@ TEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
+    '"': r"\char34{}",  # `\textquotedbl` needs the fonts of T1.
     "±": r"$\pm$",
     THIN_SPACE: r"\,",
     "×": r"$\times$",  # noqa: RUF001
@@ -74,6 +77,12 @@ TEX = {
     **{c: f"\\{c}" for c in "&%$#_{}"},
     **{chr(0x3B1 + i): f"$\\{n}$" for i, n in enumerate(GREEK.split()) if n != "omicron"},
 }
+
+
+SET_BY_PDFTEX = "¡¢£¥§©ª®°¶º¿ÆØßæøıŁłŒœ‐–—‘’“”†‡•€™"  # noqa: RUF001
+"""Characters beside letters with accents that pdfTeX sets in the fonts that it has by itself."""
+MARKS = {chr(0x300 + i) for i in (0, 1, 2, 3, 4, 6, 7, 8, 10, 11, 12, 39)}
+"""Marks, as Unicode combines them with letters, of the accents that these fonts have."""
 
 
 def document(facts: Facts, tables: Sequence[Table]) -> str:
@@ -97,13 +106,25 @@ def _head_lines(facts: Facts) -> str:
     """Return the lines at the beginning of a file: what it needs, and the state of the runs."""
     return (
         f"% {facts.plan.hash}: fedloom report {facts.plan.study}; needs {PREAMBLE}\n"
-        f"% {facts.status}\n{FITTED}\n"
+        f"% {facts.status}\n{FITTED}\n{UNICODE}\n"
     )
 
 
 def tex(text: str) -> str:
     """Return a text for LaTeX, with special characters escaped, in one paragraph."""
-    return "".join(TEX.get(c, c) for c in _set_close(" ".join(text.split())))
+    composed = unicodedata.normalize("NFC", " ".join(text.split()))
+    return "".join(map(_tex_character, _set_close(composed)))
+
+
+def _tex_character(character: str) -> str:
+    """Return a character for LaTeX; what pdfTeX cannot set, such as an emoji, as its number too."""
+    if character in TEX:
+        return TEX[character]
+    letter, *marks = unicodedata.normalize("NFD", character)
+    is_known = character.isascii() or character in SET_BY_PDFTEX
+    if is_known or (letter.isascii() and len(marks) == 1 and marks[0] in MARKS):
+        return character
+    return rf"\onlyunicode{{{character}}}{{U+{ord(character):04X}}}"
 
 
 def _set_close(text: str) -> str:

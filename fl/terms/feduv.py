@@ -1,7 +1,7 @@
 """FedUV: predictions of a batch are kept spread over all classes, and features apart.
 
-Son, Kim, Chung, Hyun. FedUV: Uniformity and Variance for Heterogeneous Federated Learning. CVPR
-2024. arXiv:2402.18372.
+Son, Kim, Chung, Huang, Liu. FedUV: Uniformity and Variance for Heterogeneous Federated Learning.
+CVPR 2024. arXiv:2402.18372.
 
 Features are what goes into the classifier. As in the authors' code (sonhamin/FedUV, dd2e3c59), the
 width of the kernel is the lower median of the batch's squared distances that are not 0, and has a

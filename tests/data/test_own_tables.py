@@ -109,7 +109,7 @@ SPELLINGS: dict[str, tuple[str, list[str], str]] = {
     "client numbers": ("hospital", ["01", "1", "2"], "'01' and '1'"),
     "categories": ("ward", ["a  b", "a b", "c"], "'a  b' and 'a b'"),
     "invisible characters": ("ward", ["ab", "a\u200bb", "c"], "'ab' and 'a\\u200bb'"),
-    "characters": ("ward", ["\u00e9a", "e\u0301a", "c"], "'e\u0301a' and '\u00e9a'"),
+    "characters": ("ward", ["\u00e9a", "e\u0301a", "c"], r"'e\u0301a' and '\xe9a'"),
 }
 
 
@@ -120,6 +120,19 @@ def test_one_value_in_two_spellings_is_refused_by_name(tmp_path: Path, fault: st
     with pytest.raises(DataError) as caught:
         _ = dataset("table", tmp_path / "p.csv", **WARD).shape
     assert f"one value in several spellings: {message}. Try: write the value" in str(caught.value)
+
+
+def test_spellings_that_print_alike_are_shown_as_escapes() -> None:
+    with pytest.raises(DataError, match="label") as caught:
+        check_spellings("t.csv", "label", ["caf\u00e9", "cafe\u0301", "tea"])
+    assert all(ascii(text) in str(caught.value) for text in ("caf\u00e9", "cafe\u0301"))
+
+
+def test_a_column_is_found_by_what_it_prints_as(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    with pytest.raises(DataError) as caught:
+        tables.require_column(path, ["caf\u00e9", "tea"], "label", "cafe\u0301")
+    assert r"did you mean 'caf\xe9'?" in str(caught.value)
 
 
 def test_values_that_differ_in_more_than_spelling_are_different() -> None:

@@ -134,12 +134,58 @@ def test_a_model_for_images_on_a_table_is_refused_by_name_and_shape() -> None:
     with pytest.raises(FedloomError) as caught:
         fl.run(dataset=fl.arrays(X, Y, name="rows"), **call)
     said = str(caught.value)
-    assert re.search(
-        r"models\.0\.cnn: cnn .*arrays\(path=data/arrays/rows-.*\(4,\)\. Try: .*mlp", said
-    )
+    assert re.search(r"models\.0\.cnn: cnn .*arrays\(rows\), of shape \(4,\)\. Try: .*mlp", said)
     assert "unpack" not in said
     with pytest.raises(FedloomError, match=r"of shape \(8, 9\).*height, width\]; .*x\[:, None\]"):
         fl.run(dataset=fl.arrays(PIXELS[..., 0] / 255, Y), **call)
+
+
+@pytest.mark.parametrize(
+    ("x", "model", "allowed"),
+    [
+        (PIXELS[..., 0].astype("int64"), "cnn", r"x\.astype\('float32'\); .*x\[:, None\]"),
+        (PIXELS[..., 0] / 255, "convnet", r"\[channels, height, width\].*`x\[:, None\]`"),
+    ],
+)
+def test_grey_images_without_a_channel_are_told_how_to_get_it(
+    x: np.ndarray, model: str, allowed: str
+) -> None:
+    call = {**CALL, "partition": {"homogeneous": {"clients": 2}}, "model": model}
+    with pytest.raises(FedloomError, match=rf"models\.0\.{model}: .*\(8, 9\).*{allowed}"):
+        fl.run(dataset=fl.arrays(x, Y), **call)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "shown", "advice"),
+    [
+        ("x", X > 3, "bool", r"x\.astype\('float32'\)"),
+        ("x", X * 1j, "complex", r"np\.stack\(\[x\.real, x\.imag\]"),
+        ("x", X.astype(str), "<U", r"x\.astype\('float32'\)"),
+        ("x", X[:, 0], r"float32 \[60\]", r"x\[:, None\]"),
+        ("x", torch.tensor(X).to("meta"), "meta", "another device"),
+        ("x", torch.zeros(60, 4, dtype=torch.uint4), "uint4", r"`float\(\)`"),
+        ("y", Y > 0, "bool", r"y\.astype\(int\)"),
+        ("y", torch.tensor(Y, dtype=torch.bfloat16), "float32", r"y\.astype\(int\)"),
+        ("y", np.asarray(Y, "complex64"), "complex64", "target"),
+    ],
+)
+def test_types_that_are_no_data_are_told_what_to_write(
+    argument: str, value: Any, shown: str, advice: str
+) -> None:
+    given = {"x": X, "y": Y} | {argument: value}
+    with pytest.raises(FedloomError, match=rf"fl\.arrays: {argument}.*{shown}.*Try: .*{advice}"):
+        fl.arrays(**given)
+
+
+def test_printed_results_name_the_argument_in_place_of_its_file() -> None:
+    call = {**CALL, "partition": {"homogeneous": {"clients": 2}}, "rounds": 1}
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(kind=Y)
+    table = {"table": {"frame": frame, "label": "kind"}}
+    for dataset, name in ((fl.arrays(X, Y, name="rows"), "rows"), (table, "frame")):
+        result = fl.run(dataset=dataset, **call)
+        for text in (str(result), result._repr_html_()):
+            assert "data/arrays" not in text
+        assert name in str(result)
 
 
 def test_whole_numbers_for_a_model_of_measurements_are_named() -> None:
@@ -262,8 +308,7 @@ WRONG = {
     "lengths": (lambda: fl.arrays(X, Y[:-1]), "y is [59], and there are 60 inputs"),
     "labels": (
         lambda: fl.arrays(X, Y / 1),
-        "y is float64. Allowed: whole numbers or texts. Try: give `target` in place of `y` for a "
-        "regression",
+        "y is float64. Allowed: whole numbers or texts. Try: y.astype(int); or give `target`",
     ),
     "targets": (lambda: fl.arrays(X, np.append(X[1:, 0], np.nan)), "target of sample 59 is nan"),
     "one target": (lambda: fl.arrays(X, target=0 * Y), "target has one value only, 0"),

@@ -137,7 +137,12 @@ def test_a_study_and_its_place(folder: Path) -> None:
 
 
 SEED = "a whole number >= 0"
-SEEDS = "a number of seeds, 1 or more, a list of seeds, or per-draw"
+SEEDS = "a number of seeds, 1 or more, a list of seeds such as [7], or per-draw"
+
+
+def test_one_seed_is_said_to_be_a_list() -> None:
+    error = config.unknown_key(Location("a.yaml") / "seed", "seed", ["seeds", "rounds"])
+    assert "did you mean 'seeds'?" in str(error) and "seeds: [7]" in error.advice
 
 
 @pytest.mark.parametrize(

@@ -84,3 +84,7 @@ def test_two_entries_of_one_title_are_refused(tmp_path: Path) -> None:
     said = r"methods\.b\.title: is 'Same', which is the title of a too. Try: a title of its own"
     with pytest.raises(ConfigError, match=said):
         plan.make(planning.write_config(tmp_path, {"methods": methods}))
+    methods["a"]["title"], methods["b"]["title"] = "caf\u00e9", "cafe\u0301"
+    with pytest.raises(ConfigError, match=r"methods\.b\.title") as caught:
+        plan.make(planning.write_config(tmp_path / "alike", {"methods": methods}))
+    assert all(ascii(entry["title"]) in str(caught.value) for entry in methods.values())

@@ -41,6 +41,7 @@ def compiled(body: str, folder: Path, head: str = ONE_COLUMN) -> str:
 def nasty(results: Path) -> None:
     """Titles that LaTeX would take for an option or a command."""
     titles = ["[ours]", "[1cm] B", "*C", "50 % & more_less", "$x^2$ \\ {#1} ~", "µ ± 2 σ²"]
+    titles += ['"Ours"', "caf\u00e9 cafe\u0301", "\U0001f600 Жą日"]
     runs = []
     for i, title in enumerate(titles):
         for seed in (0, 1):

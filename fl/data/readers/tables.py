@@ -18,7 +18,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import pandas as pd
 
-from fl.base.errors import DataError, similar_name, wrap_read_errors
+from fl.base.errors import (
+    DataError,
+    printed_form,
+    quoted_names,
+    similar_name,
+    wrap_read_errors,
+)
 from fl.base.files import is_file, is_folder
 from fl.data.prepared import SPLIT_NAMES
 from fl.data.readers.archives import stream_name
@@ -328,11 +334,15 @@ def require_column(path: Path, existing: Iterable[str], key: str, column: str) -
     existing = list(existing)
     if column not in existing:
         listed = ", ".join(existing[:20]) + (", ..." if len(existing) > 20 else "")
-        simple = {name.strip().casefold(): name for name in existing}
-        similar = simple.get(column.strip().casefold()) or similar_name(column, existing)
-        hint = f" (did you mean {similar!r}?)" if similar else ""
+        simple = {printed_form(name.strip()).casefold(): name for name in existing}
+        similar = simple.get(printed_form(column.strip()).casefold())
+        similar = similar or similar_name(column, existing)
+        shown, hint = repr(column), ""
+        if similar:
+            shown, suggestion = quoted_names([column, similar])
+            hint = f" (did you mean {suggestion}?)"
         raise DataError(
-            f"{path}: {key} is {column!r}, but there is no such column{hint}; there are: {listed}"
+            f"{path}: {key} is {shown}, but there is no such column{hint}; there are: {listed}"
         )
 
 
