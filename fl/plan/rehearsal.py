@@ -369,8 +369,10 @@ def probed_network(
         network = Network(build_module)
         if any(modality.tokens for modality in inputs.all_modalities):
             variables = network.init(0)
+            # Copies, as a change of a buffer in evaluation mode shall show in the probe.
+            buffers = {name: buffer.clone() for name, buffer in variables["buffers"].items()}
             with torch.no_grad():
-                network.eval(variables["params"], variables["buffers"], x)
+                network.eval(variables["params"], buffers, x)
         outputs = network.probe(x)
         _check_outputs(tuple(outputs.shape[1:]), inputs.classes, scenario)
         check_head(network.layers(LoraLinear), network.head_names)
