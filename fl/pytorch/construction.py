@@ -110,7 +110,8 @@ def adapt(module: Any, values: Mapping[str, Any]) -> Any:
     """Return a new module after the keys of every model have changed it.
 
     Without adapters, weights that no pattern of ``trainable`` matches are frozen. With adapters,
-    all weights but theirs and the head's are, and ``trainable`` names more that are trained.
+    all weights but theirs and the head's are, and ``trainable`` names more that are trained. A
+    weight that layers share is named by each of its names.
 
     Args:
         module: The module, as the model builds it.
@@ -131,7 +132,8 @@ def adapt(module: Any, values: Mapping[str, Any]) -> Any:
     if keys.adapter is not None:
         add_lora(network, keys.adapter.lora)
     if keys.trainable is not None:
-        weights = {n: w for n, w in network.named_parameters() if w.is_floating_point()}
+        named = network.named_parameters(remove_duplicate=False)
+        weights = {name: weight for name, weight in named if weight.is_floating_point()}
         trained = matches(keys.trainable, weights, "trainable", "weight of the model")
         if keys.adapter is None:
             network.requires_grad_(False)
@@ -180,18 +182,55 @@ def add_lora(module: nn.Module, lora: Lora) -> None:
         lora: The adapters.
 
     Raises:
-        FedloomError: If a pattern matches no linear layer before the head.
+        FedloomError: If a pattern matches no linear layer before the head, or one that shares a
+            weight with another layer; if the rank is beyond a layer's size.
     """
     linear = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
     head = getattr(module, "head_layer", next(reversed(linear), None))
-    linear.pop(head, None)
+    # A layer that is used twice has two names.
+    layers = module.named_modules(remove_duplicate=False)
+    linear = {name: m for name, m in layers if isinstance(m, nn.Linear) and name != head}
+    adapted_names = matches(
+        lora.layers, linear, "adapter.lora.layers", "linear layer before the head"
+    )
+    _check_ties(module, adapted_names)
+    _check_rank({name: linear[name] for name in adapted_names}, lora.rank)
     module.requires_grad_(False)
     if head is not None:
         module.get_submodule(head).requires_grad_(True)
-    for name in matches(lora.layers, linear, "adapter.lora.layers", "linear layer before the head"):
+    for name in adapted_names:
         parent, _, key = name.rpartition(".")
         adapted = LoraLinear(linear[name], lora.rank, lora.alpha)
         setattr(module.get_submodule(parent), key, adapted)
+
+
+def _check_ties(module: nn.Module, layers: Iterable[str]) -> None:
+    """Refuse to adapt a layer that shares a weight, which would then have two values."""
+    named = list(module.named_parameters(remove_duplicate=False))
+    for layer in layers:
+        inner = {name: weight for name, weight in named if name.startswith(f"{layer}.")}
+        for name, weight in inner.items():
+            for second, tensor in named:
+                if tensor is weight and second not in inner:
+                    raise FedloomError(
+                        f"adapter.lora: layer {layer} cannot be adapted, as {name} and {second} "
+                        "are one weight",
+                        advice=f"`layers` with patterns that do not match {layer}",
+                    )
+
+
+def _check_rank(layers: Mapping[str, nn.Linear], rank: int) -> None:
+    """Refuse a rank beyond the smaller side of a layer's matrix."""
+    largest = {name: min(layer.in_features, layer.out_features) for name, layer in layers.items()}
+    name = min(largest, key=largest.__getitem__)
+    if rank > largest[name]:
+        layer = layers[name]
+        raise FedloomError(
+            f"adapter.lora.rank: is {rank}, but the weight of layer {name} is "
+            f"{layer.out_features} x {layer.in_features}",
+            f"1 to {largest[name]}",
+            f"a smaller rank, or `layers` without {name}",
+        )
 
 
 def check_head(adapted_layers: Iterable[str], heads: Iterable[str]) -> None:
