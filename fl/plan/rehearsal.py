@@ -103,6 +103,8 @@ def rehearse(
                     findings.heads[scenario.model.text] = rehearsal.head
                 if rehearsal.gives_probabilities:
                     findings.notes.append(_note_on_probabilities(scenario))
+                if rehearsal.surplus_outputs:
+                    findings.notes.append(_note_on_surplus(scenario, rehearsal.surplus_outputs))
                 tried.append(scenario)
         for entry, scenario in entries.items():
             if scenario in tried:
@@ -121,6 +123,14 @@ def _note_on_probabilities(scenario: Scenario) -> str:
         f"the outputs of {scenario.model.text} are probabilities: none is negative, and their sum "
         "is 1. The loss takes their softmax once more, by which training is slow. Try: leave out "
         "the softmax at the end of the model"
+    )
+
+
+def _note_on_surplus(scenario: Scenario, count: int) -> str:
+    return (
+        f"{scenario.model.text} has {quantity(count, 'output')} more than {scenario.dataset.text} "
+        "has classes, so that it can predict a class that no sample has. Try: build the last layer "
+        "with `classes` outputs, unless the model is published so"
     )
 
 
@@ -177,6 +187,7 @@ class Rehearsal:
         parameters: Number of trained weights; what modalities share counts once.
         head: Names of the layers that make the outputs, in words; empty if there are none.
         gives_probabilities: Whether the outputs for the classes are not negative, with sum 1.
+        surplus_outputs: Number of outputs beyond one for each class.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -194,11 +205,14 @@ class Rehearsal:
             return network
 
         self._networks: dict[str, Network] = {}
-        self.gives_probabilities = False
+        self.gives_probabilities, self.surplus_outputs = False, 0
         for inputs in self._inputs:
             build = copies(partial(module, inputs))
             self._networks[inputs.name], outputs = probed_network(scenario, inputs, build)
             self.gives_probabilities |= inputs.classes > 1 and _are_probabilities(outputs)
+            if DEFAULT in (self._task.name, self._task.model_task):
+                surplus = outputs.shape[1] - inputs.classes
+                self.surplus_outputs = max(self.surplus_outputs, surplus)
         self._variables = {name: network.init(0) for name, network in self._networks.items()}
         weights: dict[str, Tensor] = {}
         for variables in self._variables.values():

@@ -113,6 +113,14 @@ def test_outputs_that_are_probabilities_are_noted(lab: Path, function: str, coun
     assert all(note.startswith("the outputs of mine are probabilities") for note in notes)
 
 
+@pytest.mark.parametrize("surplus", [0, 3])
+def test_outputs_that_are_of_no_class_are_noted(lab: Path, surplus: int) -> None:
+    line = f"return torch.nn.functional.pad(self.layer(x), (0, {surplus}))"
+    assert not reason(lab, line)
+    notes = plan.make(Path("config")).studies["tiny"].notes
+    assert ["3 outputs" in note for note in notes] == [True] * bool(surplus)
+
+
 METHOD = '''"""A method of one's own."""
 
 from dataclasses import dataclass
