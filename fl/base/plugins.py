@@ -20,7 +20,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -115,6 +115,15 @@ UNKNOWN_SOURCES = {
     "the network": ("urllib.request", "requests", "http.client", "torch.hub"),
 }
 """What no run's name can hold, with the functions and modules that read it."""
+CHANGING_SOURCES = {
+    "the clock": (
+        *("time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.ctime"),
+        *("time.strftime", "datetime.datetime.now", "datetime.datetime.today"),
+        *("datetime.datetime.utcnow", "datetime.date.today"),
+    ),
+    "the process or the machine": ("os.getpid", "os.uname", "platform", "socket"),
+}
+"""What differs from call to call; a method may measure its time, but a model has no reason to."""
 LISTING_METHODS = ("iterdir", "glob", "rglob")
 """Methods of a path that list files."""
 CHANGING_METHODS = ("setdefault", "update", "pop", "clear")
@@ -155,13 +164,14 @@ def imported_plugins(file: Path) -> set[str]:
     return {*_imported_packages(_parse(file))} & (roots().keys() - {FL.name})
 
 
-def opened_files(file: Path, package: Path) -> dict[str, Path]:
+def opened_files(file: Path, package: Path, is_of_model: bool = False) -> dict[str, Path]:
     """Return the files that a file of a plugin names, if it opens files.
 
     Args:
         file: The file.
         package: The folder of the plugin. A path in the code is below it, below the folder of the
             file, or below the working directory.
+        is_of_model: Whether a model uses the file, which may not read what changes by itself.
 
     Returns:
         The paths by their text in the code.
@@ -171,9 +181,10 @@ def opened_files(file: Path, package: Path) -> dict[str, Path]:
             a run can hold, such as the environment.
     """
     tree = _parse(file)
-    for source, line in _unknown_sources(tree):
+    sources = {**UNKNOWN_SOURCES, **CHANGING_SOURCES} if is_of_model else UNKNOWN_SOURCES
+    for source, line in _reading_lines(tree, sources):
         raise FedloomError(
-            f"{file}: line {line} reads {source}, so that a change of it would rename no run",
+            f"{file}: line {line} reads {source}, which no run's name holds",
             advice="pass the value as a key, or open a file whose path is a text in the code",
         )
     lines = [*_opening_lines(tree)]
@@ -275,8 +286,10 @@ def _attribute(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else ""
 
 
-def _unknown_sources(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Yield what a file reads of `UNKNOWN_SOURCES`, with the line."""
+def _reading_lines(
+    tree: ast.Module, sources: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[str, int]]:
+    """Yield what a file reads of some sources, and lists of files, with the line."""
     aliases, imported = _aliases(tree), {*_imported_packages(tree)}
     written = {*_written_environments(tree)}
     for node in ast.walk(tree):
@@ -286,7 +299,7 @@ def _unknown_sources(tree: ast.Module) -> Iterator[tuple[str, int]]:
         # A module alone reads nothing.
         is_used = not isinstance(node, ast.Name) or name != node.id
         if is_used and name.partition(".")[0] in imported:
-            for source, readers in UNKNOWN_SOURCES.items():
+            for source, readers in sources.items():
                 if any(f"{name}.".startswith(f"{reader}.") for reader in readers):
                     yield source, node.lineno
         if isinstance(node, ast.Call):

@@ -24,7 +24,7 @@ from fl.api.training import Training
 from fl.base import plugins
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError
 from fl.base.specs import MethodSpec
-from fl.base.units import quantity
+from fl.base.units import first_of, quantity
 from fl.engine.backends import STACKING_BACKENDS
 from fl.plan.components import Choice, Inputs
 from fl.plan.config import Values
@@ -207,8 +207,11 @@ class Rehearsal:
         self._networks: dict[str, Network] = {}
         self.gives_probabilities, self.surplus_outputs = False, 0
         for inputs in self._inputs:
-            build = copies(partial(module, inputs))
-            self._networks[inputs.name], outputs = probed_network(scenario, inputs, build)
+            build = partial(module, inputs)
+            network, outputs = probed_network(scenario, inputs, copies(build))
+            if not scenario.model.component.file.is_relative_to(plugins.FL):
+                _check_second_build(scenario.model, network, outputs, build, inputs)
+            self._networks[inputs.name] = network
             self.gives_probabilities |= inputs.classes > 1 and _are_probabilities(outputs)
             if DEFAULT in (self._task.name, self._task.model_task):
                 surplus = outputs.shape[1] - inputs.classes
@@ -405,6 +408,52 @@ def probed_network(
             problem += f" ({type(error).__name__}: {error})"
         raise ConfigError(model.location, problem, advice=_suitable_models(inputs)) from None
     return network, outputs
+
+
+def _check_second_build(
+    model: Choice,
+    network: Network,
+    outputs: Tensor,
+    build_module: Callable[[], nn.Module],
+    inputs: Inputs,
+) -> None:
+    """Refuse a model of which a second one, built under the same seed, differs.
+
+    A count of calls or random numbers that nobody seeds would do that.
+
+    Args:
+        model: The model.
+        network: The first one.
+        outputs: Outputs of the first one for some examples.
+        build_module: Function that builds a new one.
+        inputs: The inputs of both.
+
+    Raises:
+        ConfigError: If weights, buffers or outputs differ, or a second one cannot be built.
+    """
+    try:
+        second = Network(build_module)
+        second_outputs = second.probe(_example(inputs))
+        tensors, second_tensors = (
+            {**variables["params"], **variables["buffers"]}
+            for variables in (network.init(0), second.init(0))
+        )
+    except (Exception, SystemExit) as error:
+        problem = f"a second model of {model.text} cannot be built ({plugins.describe(error)})"
+        raise ConfigError(model.location, problem) from None
+    differing = sorted(tensors.keys() ^ second_tensors.keys()) or [
+        name for name, tensor in tensors.items() if not _are_equal(tensor, second_tensors[name])
+    ]
+    if differing or not _are_equal(outputs, second_outputs):
+        problem = f"two builds of {model.text} under one seed differ in "
+        problem += first_of(differing, "tensor") if differing else "their outputs"
+        advice = "in `build`, random numbers of torch, numpy.random or random, which are seeded, "
+        advice += "and nothing that changes from call to call"
+        raise ConfigError(model.location, problem, advice=advice)
+
+
+def _are_equal(tensor: Tensor, second: Tensor) -> bool:
+    return tensor.shape == second.shape and torch.equal(tensor.nan_to_num(), second.nan_to_num())
 
 
 def _are_probabilities(outputs: Tensor) -> bool:

@@ -275,6 +275,22 @@ def test_code_that_reads_no_file_is_accepted(package: Path, line: str) -> None:
     assert len(names("method own")["method own"]) == 16
 
 
+def test_a_model_does_not_read_what_changes_by_itself(package: Path) -> None:
+    model = package.parent / "mine" / "models" / "net.py"
+    model.parent.mkdir()
+    for line, source in [
+        ("import time\nT = time.time()\n", "the clock"),
+        ("from datetime import datetime\nT = datetime.now()\n", "the clock"),
+        ("import os\nT = os.getpid()\n", "the process"),
+    ]:
+        model.write_text(line)
+        with pytest.raises(FedloomError, match=f"net.py: line 2 reads {source}"):
+            names("model net")
+        identity._opened_files.cache_clear()
+    edit(package.parent / "mine" / "methods" / "own.py", "import time\nT = time.time()\n")
+    names("method own")
+
+
 def test_a_reader_of_a_plugin_opens_files(package: Path) -> None:
     reader = package.parent / "mine" / "datasets" / "rows.py"
     reader.parent.mkdir()

@@ -121,6 +121,30 @@ def test_outputs_that_are_of_no_class_are_noted(lab: Path, surplus: int) -> None
     assert ["3 outputs" in note for note in notes] == [True] * bool(surplus)
 
 
+@pytest.mark.parametrize(
+    ("line", "differing"),
+    [
+        ("layers.layer.bias.data.fill_(len(CALLS))", "layer.bias"),
+        ("layers.register_buffer('count', torch.full((2,), len(CALLS)))", "count"),
+        ("layers.scale.data.fill_(__import__('numpy').random.default_rng().random())", "scale"),
+        ("layers.scale.data.fill_(__import__('numpy').random.rand())", ""),
+    ],
+)
+def test_two_builds_of_a_model_are_the_same_model(lab: Path, line: str, differing: str) -> None:
+    text = MODEL.replace("class Layers", "CALLS = []\n\n\nclass Layers")
+    text = text.replace(
+        "return Layers(shape, classes)\n",
+        f"CALLS.append(1)\n        layers = Layers(shape, classes)\n        {line}\n"
+        "        return layers\n",
+    ).replace("{line}", "pass")
+    (lab / "rehearsed" / "models" / "mine.py").write_text(text)
+    if differing:
+        with pytest.raises(ConfigError, match=f"models.0.mine: two builds .* in {differing}"):
+            plan.make(Path("config"))
+    else:
+        plan.make(Path("config"))
+
+
 METHOD = '''"""A method of one's own."""
 
 from dataclasses import dataclass
