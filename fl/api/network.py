@@ -18,7 +18,7 @@ from fl.api.trees import Inputs, Tree, map_inputs
 from fl.base.errors import FedloomError
 from fl.base.units import object_text
 from fl.pytorch import torch_internals
-from fl.pytorch.construction import check_tensors, seeded, tensor_slots
+from fl.pytorch.construction import check_layers, check_tensors, seeded, tensor_slots
 from fl.pytorch.folding import LayerSequence, fold_layers, unwrap_stacks
 from fl.pytorch.heads import find_heads
 from fl.pytorch.random_numbers import (
@@ -143,6 +143,7 @@ class Network:
         self._mixed, self._channels_last = mixed, channels_last
         self._origin = self
         module = self._build(CONSTRUCTION_SEED)
+        check_layers(module)
         check_tensors(module)
         self._install(module)
         self.is_sequence = self._sequence is not None

@@ -25,7 +25,7 @@ from fl.base import plugins
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError
 from fl.base.specs import MethodSpec
 from fl.base.units import first_of, quantity
-from fl.engine.backends import STACKING_BACKENDS
+from fl.engine.backends import STACKING_BACKENDS, NothingToTrain
 from fl.plan.components import Choice, Inputs
 from fl.plan.config import Values
 from fl.plan.grids import Point
@@ -33,7 +33,7 @@ from fl.plan.method_entries import MethodEntry
 from fl.plan.run_spec import method_components_of
 from fl.plan.scenario import Scenario
 from fl.plan.trial_steps import CPU, SUFFICIENT_BATCH, Attempt, TooFew, UseRecorder
-from fl.pytorch.construction import LoraLinear, adapt, check_head
+from fl.pytorch.construction import LoraLinear, adapt, check_head, other_types
 from fl.pytorch.memory import is_out_of_memory, keeping_freed_memory
 
 
@@ -155,7 +155,12 @@ def rehearse_entry(
             allowed = f"{error.sufficient_size} or more"
             raise entry.error("batch_size", problem, allowed) from None
         except FedloomError as error:
-            raise ConfigError(entry.location, f"with {model}: {error}") from None
+            problem = f"with {scenario.model.title or model}: {error}"
+            if isinstance(error, NothingToTrain) and rehearsal.is_all_head:
+                problem += f", as all its weights belong to its head, {rehearsal.head}"
+                advice = "a model with a layer before its head"
+                raise ConfigError(entry.location, problem, advice=advice) from None
+            raise ConfigError(entry.location, problem) from None
         except (Exception, SystemExit) as error:
             problem = f"{entry.method.name} cannot train {model} on {dataset} "
             problem += f"({plugins.describe(error)})"
@@ -188,6 +193,7 @@ class Rehearsal:
         head: Names of the layers that make the outputs, in words; empty if there are none.
         gives_probabilities: Whether the outputs for the classes are not negative, with sum 1.
         surplus_outputs: Number of outputs beyond one for each class.
+        is_all_head: Whether the head has all trained weights.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -223,6 +229,7 @@ class Rehearsal:
         self.parameters = sum(tensor.numel() for tensor in weights.values())
         heads = [name for network in self._networks.values() for name in network.head_names]
         self.head = ", ".join(dict.fromkeys(heads))
+        self.is_all_head = all({*n.names["params"]} <= n.head for n in self._networks.values())
         self._rehearsed: dict[str, Rehearsed] = {}
 
     def try_point(self, point: Point, absent_clients: int) -> Rehearsed:
@@ -283,6 +290,9 @@ class Rehearsal:
             results.append(self._rehearsed[key])
         return next((result for result in results if result.unstackable), results[0])
 
+
+MAX_TEXT = 300
+"""Letters that are shown of an error of PyTorch."""
 
 RATE_KEYS = frozenset({"lr", "lr_decay", "schedule"})
 """Keys of training from which a step gets one number, its learning rate."""
@@ -399,15 +409,51 @@ def probed_network(
         if is_out_of_memory(error):
             problem = f"{model.text} on {dataset.text} takes more memory than this machine gives"
             raise ConfigError(model.location, problem, advice="a smaller model") from None
-        problem = f"{model.text} does not take the inputs of {dataset.text}, {_text(inputs)}"
-        # PyTorch says of tokens only that types of matrices differ, and of a shape that is
-        # unpacked only how long it is.
-        if inputs.tokens and _takes_numbers(build_module, x):
-            problem += ", which are whole numbers, but numbers with fractions"
-        elif "values to unpack" not in str(error):
-            problem += f" ({type(error).__name__}: {error})"
-        raise ConfigError(model.location, problem, advice=_suitable_models(inputs)) from None
+        raise _input_error(error, scenario, inputs, build_module) from None
     return network, outputs
+
+
+def _input_error(
+    error: BaseException,
+    scenario: Scenario,
+    inputs: Inputs,
+    build_module: Callable[[], nn.Module],
+) -> ConfigError:
+    """Return the error for a model that failed with the inputs of a data set, with the cause."""
+    model, dataset, text = scenario.model, scenario.dataset, " ".join(str(error).split())
+    problem = f"{model.text} does not take the inputs of {dataset.text}, {_text(inputs)}"
+    advice = _suitable_models(inputs)
+    types, embeddings = _types_and_embeddings(build_module)
+    small = [f"{name} knows {n}" for name, n in embeddings.items() if n < inputs.tokens]
+    # PyTorch says of tokens only that types of matrices differ, and of a shape that is unpacked
+    # only how long it is.
+    if inputs.tokens and _takes_numbers(build_module, _example(inputs)):
+        problem += ", which are whole numbers, but numbers with fractions"
+    elif small and isinstance(error, IndexError):
+        problem += f": layer {' and '.join(small)}"
+        has_key = "tokens" in model.component.declared
+        advice = f"leave out `tokens`, or set it to {inputs.tokens}" if has_key else ""
+        advice = advice or f"an embedding for {inputs.tokens} tokens"
+    elif "values to unpack" not in text:
+        problem += f" ({type(error).__name__}: {text[:MAX_TEXT]})"
+    if type(error).__module__.startswith("torch._dynamo"):
+        advice = "leave out torch.compile, and set `execution: {backend: compiled}`"
+    elif "dtype" in text or "scalar type" in text:
+        if types:
+            problem += f". It is built in {' and '.join(types)}, and a run computes in float32"
+        advice = "let forward keep to the type of its inputs, x.dtype, which is float32"
+    return ConfigError(model.location, problem, advice=advice)
+
+
+def _types_and_embeddings(
+    build_module: Callable[[], nn.Module],
+) -> tuple[list[str], dict[str, int]]:
+    """Return the types of a model other than float32, and the numbers of tokens it has rows for."""
+    with contextlib.suppress(Exception, SystemExit):
+        module = build_module()
+        layers = {n: m for n, m in module.named_modules() if isinstance(m, nn.Embedding)}
+        return other_types(module), {name: layer.num_embeddings for name, layer in layers.items()}
+    return [], {}
 
 
 def _check_second_build(
@@ -438,6 +484,8 @@ def _check_second_build(
             {**variables["params"], **variables["buffers"]}
             for variables in (network.init(0), second.init(0))
         )
+    except FedloomError as error:
+        raise ConfigError(model.location, str(error)) from None
     except (Exception, SystemExit) as error:
         problem = f"a second model of {model.text} cannot be built ({plugins.describe(error)})"
         raise ConfigError(model.location, problem) from None

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fl.base.errors import FedloomError, Location
 from fl.base.registry import Lora, ModelKeys
@@ -48,6 +49,57 @@ def seeded(seed: int) -> Iterator[None]:
     finally:
         np.random.set_state(numpy_state)
         random.setstate(python_state)
+
+
+def check_layers(module: nn.Module) -> None:
+    """Refuse layers and tensors of a model that no run can train.
+
+    Args:
+        module: The model.
+
+    Raises:
+        FedloomError: For compiled layers, and for tensors that have no size yet, are complex, or
+            lie on another device than the CPU where models are built on the CPU.
+    """
+    for name, layer in module.named_modules(remove_duplicate=False):
+        if torch_internals.is_program(layer):
+            raise FedloomError(
+                f"{f'layer {name} of the model' if name else 'the model'} is a compiled program",
+                advice="leave out torch.compile and torch.jit, and set "
+                "`execution: {backend: compiled}`, which compiles the steps of training",
+            )
+    builds_on_cpu = torch.empty(0).device.type == "cpu"
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            layer = module.get_submodule(name.rpartition(".")[0])
+            raise FedloomError(
+                f"the tensor {name} of the model has no size before the first input, as its layer "
+                f"is a {type(layer).__name__}",
+                advice="state the sizes, as in torch.nn.Linear(inputs, outputs)",
+            )
+        if tensor.is_complex():
+            raise FedloomError(
+                f"the tensor {name} of the model is {_type_text(tensor)}, and runs compute with "
+                "real numbers",
+                advice="two real tensors, or torch.view_as_real",
+            )
+        if builds_on_cpu and tensor.device.type != "cpu":
+            raise FedloomError(
+                f"the tensor {name} of the model lies on the device {tensor.device}",
+                "the CPU; a run moves the model to its device",
+            )
+
+
+def _type_text(tensor: Tensor) -> str:
+    """Return the type of a tensor's elements: ``float16``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def other_types(module: nn.Module) -> list[str]:
+    """Return the types other than float32 of a model's weights and buffers, if they have one."""
+    tensors = [*module.parameters(), *module.buffers()]
+    types = {_type_text(t) for t in tensors if t.is_floating_point()}
+    return sorted(types - {"float32"})
 
 
 def check_tensors(module: nn.Module) -> None:

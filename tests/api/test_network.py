@@ -292,3 +292,29 @@ def test_a_buffer_may_change_in_training_and_a_table_may_grow() -> None:
         return module
 
     Network(build).probe(torch.zeros(1, 3))
+
+
+def compiled() -> nn.Module:
+    return torch.compile(nn.Linear(3, 2))  # type: ignore[return-value]
+
+
+def compiled_in_place() -> nn.Module:
+    module = nn.Sequential(nn.Linear(3, 2))
+    module[0].compile()
+    return module
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: nn.Sequential(nn.LazyLinear(2)), "0.weight .* LazyLinear"),
+        (lambda: nn.Linear(3, 2, dtype=torch.complex64), "weight .* complex64"),
+        (lambda: nn.Sequential(nn.Linear(3, 2, device="meta")), "0.weight .* device meta"),
+        (compiled, "the model is a compiled program"),
+        (compiled_in_place, "layer 0 of the model is a compiled program"),
+        (lambda: torch.jit.script(nn.Linear(3, 2)), "the model is a compiled program"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused_by_its_cause(build: Any, said: str) -> None:
+    with pytest.raises(FedloomError, match=said):
+        Network(build)

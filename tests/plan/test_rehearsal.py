@@ -96,6 +96,8 @@ def test_a_bundle_says_whether_its_clients_can_be_stacked(lab: Path, line: str, 
         ("raise KeyError('gone')", "KeyError: 'gone'"),
         ("x = x[:, :1] if len(x) > 2 else x", "models/mine.py, line"),
         ("import sys; sys.exit(0)", "SystemExit: 0"),
+        ("x = x.double()", "Try: let forward keep to the type of its inputs, x.dtype"),
+        ("x = torch.compile(torch.sin)(x)", "Try: leave out torch.compile"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(lab: Path, line: str, said: str) -> None:
@@ -111,6 +113,13 @@ def test_outputs_that_are_probabilities_are_noted(lab: Path, function: str, coun
     notes = plan.make(Path("config")).studies["tiny"].notes
     assert len(notes) == count
     assert all(note.startswith("the outputs of mine are probabilities") for note in notes)
+
+
+def test_a_method_without_a_weight_to_train_is_told_the_models_title(tmp_path: Path) -> None:
+    study = {"models": [{"logistic": {"title": "One layer"}}], "methods": {"fedrep": {}}}
+    planning.write_config(tmp_path, study)
+    with pytest.raises(ConfigError, match=r"methods.fedrep: with One layer: .* head, 1\."):
+        plan.make(tmp_path / "config")
 
 
 @pytest.mark.parametrize("surplus", [0, 3])
