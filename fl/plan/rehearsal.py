@@ -423,18 +423,18 @@ def _input_error(
     model, dataset, text = scenario.model, scenario.dataset, " ".join(str(error).split())
     problem = f"{model.text} does not take the inputs of {dataset.text}, {_text(inputs)}"
     advice = _suitable_models(inputs)
-    types, embeddings = _types_and_embeddings(build_module)
-    small = [f"{name} knows {n}" for name, n in embeddings.items() if n < inputs.tokens]
-    # PyTorch says of tokens only that types of matrices differ, and of a shape that is unpacked
-    # only how long it is.
+    # PyTorch says of tokens only that types of matrices differ.
     if inputs.tokens and _takes_numbers(build_module, _example(inputs)):
         problem += ", which are whole numbers, but numbers with fractions"
-    elif small and isinstance(error, IndexError):
+        return ConfigError(model.location, problem, advice=advice)
+    types, embeddings = _types_and_embeddings(build_module)
+    small = [f"{name} knows {n}" for name, n in embeddings.items() if n < inputs.tokens]
+    if small and isinstance(error, IndexError):
         problem += f": layer {' and '.join(small)}"
         has_key = "tokens" in model.component.declared
         advice = f"leave out `tokens`, or set it to {inputs.tokens}" if has_key else ""
         advice = advice or f"an embedding for {inputs.tokens} tokens"
-    elif "values to unpack" not in text:
+    elif "values to unpack" not in text:  # It says only how long a shape is.
         problem += f" ({type(error).__name__}: {text[:MAX_TEXT]})"
     if type(error).__module__.startswith("torch._dynamo"):
         advice = "leave out torch.compile, and set `execution: {backend: compiled}`"
