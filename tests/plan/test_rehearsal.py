@@ -236,6 +236,60 @@ def test_what_passes_return_is_tried_before_training(
     assert said in str(caught.value)
 
 
+FIRST = '''"""A method of one's own."""
+
+from dataclasses import dataclass, replace
+
+from fl.api import recipe
+
+
+@dataclass(frozen=True)
+class Lost:
+    """No keys."""
+
+    def build(self, context):
+        method = recipe(context)
+
+        def init(variables):
+            server, client = method.init(variables)
+            params = dict(server["params"])
+            {line}
+
+        return replace(method, init=init)
+'''
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("pass", "`init` of the method returns None"),
+        ("return server", "`init` of the method returns an object of type"),
+        ("return {**server, 'rate': 0.5}, client", "an object of type float as server/rate"),
+        (
+            "params['1.bias'] = params['1.bias'][:3]; return {**server, 'params': params}, client",
+            "`init` of the method returns server/params/1.bias as float32 [3]; it was float32 [5]",
+        ),
+        (
+            "params['1.bias'] = params['1.bias'].double(); "
+            "return {**server, 'params': params}, client",
+            "server/params/1.bias as float64 [5]; it was float32 [5]",
+        ),
+        (
+            "del params['1.bias']; return {**server, 'params': params}, client",
+            "server/params/1.bias as nothing; it was float32 [5]",
+        ),
+    ],
+)
+def test_what_init_returns_is_tried_before_training(lab: Path, line: str, said: str) -> None:
+    (lab / "rehearsed" / "methods").mkdir()
+    (lab / "rehearsed" / "methods" / "lost.py").write_text(FIRST.format(line=line))
+    planning.write_study(lab, {"methods": {"lost": None}})
+    with pytest.raises(ConfigError) as caught:
+        plan.make(Path("config"))
+    assert "tiny.yaml: methods.lost: " in str(caught.value)
+    assert said in str(caught.value)
+
+
 STAGES = '''"""A method of one's own."""
 
 from dataclasses import replace
