@@ -259,7 +259,7 @@ def check_server(before: Tree, after: Tree, function: str, path: str = "server")
 
 
 def _leaf_text(value: object) -> str:
-    """Return a tensor as text, ``float32 [200, 6]``; what has tensors in it, or nothing, in words."""
+    """Return a tensor as text, ``float32 [200, 6]``, and nothing or a dictionary in words."""
     if isinstance(value, Tensor):
         return f"{str(value.dtype).removeprefix('torch.')} {[*value.shape]}"
     return "nothing" if value is None else "a dictionary"
