@@ -224,6 +224,18 @@ class Network:
         """Names of the head's layers, or of its weights if they belong to no layer."""
         return self.head_layers or tuple(sorted(self.head))
 
+    @property
+    def tied_head(self) -> list[str]:
+        """Names of trained weights of the head's layers that an earlier layer has too.
+
+        Such a weight has the name in the earlier layer, and is part of the body.
+        """
+        layers = [self._module.get_submodule(name) for name in self.head_layers]
+        weights = {weight for layer in layers for weight in layer.parameters()}
+        trained = {*self.names["params"]} - self.head
+        named = self._module.named_parameters()
+        return [name for name, weight in named if weight in weights and name in trained]
+
     def _declared_head(self) -> list[str]:
         """Return the layer that the model names as its head, if it names one."""
         name = getattr(self._module, "head_layer", None)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
+from fl.api.method import VARIABLE_GROUPS
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
@@ -241,11 +242,8 @@ def check_server(before: Tree, after: Tree, function: str, path: str = "server")
     Raises:
         FedloomError: For the first tensor that is missing, unknown or differs.
     """
-    known = (
-        dict(before)
-        if path == "server"
-        else {**before, **dict.fromkeys(after.keys() - before.keys())}
-    )
+    is_of_model = path.rpartition("/")[2] in VARIABLE_GROUPS
+    known = {**dict.fromkeys(after if is_of_model else ()), **before}
     for key, first in known.items():
         second = after.get(key)
         texts = _leaf_text(first), _leaf_text(second)

@@ -103,6 +103,8 @@ def rehearse(
                     findings.heads[scenario.model.text] = rehearsal.head
                 if rehearsal.gives_probabilities:
                     findings.notes.append(_note_on_probabilities(scenario))
+                if rehearsal.tied_head:
+                    findings.notes.append(_note_on_tied_head(scenario, rehearsal))
                 if rehearsal.surplus_outputs:
                     findings.notes.append(_note_on_surplus(scenario, rehearsal.surplus_outputs))
                 tried.append(scenario)
@@ -123,6 +125,14 @@ def _note_on_probabilities(scenario: Scenario) -> str:
         f"the outputs of {scenario.model.text} are probabilities: none is negative, and their sum "
         "is 1. The loss takes their softmax once more, by which training is slow. Try: leave out "
         "the softmax at the end of the model"
+    )
+
+
+def _note_on_tied_head(scenario: Scenario, rehearsal: Rehearsal) -> str:
+    return (
+        f"the head of {scenario.model.text}, {rehearsal.head}, shares the weight "
+        f"{', '.join(rehearsal.tied_head)} with an earlier layer. Methods that keep the head "
+        "apart leave this weight in the body"
     )
 
 
@@ -193,6 +203,7 @@ class Rehearsal:
         head: Names of the layers that make the outputs, in words; empty if there are none.
         gives_probabilities: Whether the outputs for the classes are not negative, with sum 1.
         surplus_outputs: Number of outputs beyond one for each class.
+        tied_head: Weights of the head that an earlier layer has too.
         is_all_head: Whether the head has all trained weights.
     """
 
@@ -229,6 +240,7 @@ class Rehearsal:
         self.parameters = sum(tensor.numel() for tensor in weights.values())
         heads = [name for network in self._networks.values() for name in network.head_names]
         self.head = ", ".join(dict.fromkeys(heads))
+        self.tied_head = [name for n in self._networks.values() for name in n.tied_head]
         self.is_all_head = all({*n.names["params"]} <= n.head for n in self._networks.values())
         self._rehearsed: dict[str, Rehearsed] = {}
 

@@ -318,3 +318,20 @@ def compiled_in_place() -> nn.Module:
 def test_a_model_that_cannot_be_trained_is_refused_by_its_cause(build: Any, said: str) -> None:
     with pytest.raises(FedloomError, match=said):
         Network(build)
+
+
+def test_a_head_that_shares_a_weight_with_an_earlier_layer_is_named() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.middle, self.last = nn.Linear(3, 2), nn.Linear(2, 3), nn.Linear(3, 2)
+            self.last.weight = self.first.weight
+
+        def forward(self, x: Tensor) -> Any:
+            return self.last(self.middle(self.first(x)))
+
+    network = Network(Tied)
+    network.probe(torch.zeros(1, 3))
+    assert network.head == {"last.bias"}
+    assert network.tied_head == ["first.weight"]
+    assert CNN.tied_head == []
