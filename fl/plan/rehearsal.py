@@ -7,6 +7,7 @@ are combined. Here they are combined for one step of each pass (`fl.plan.trial_s
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
@@ -21,6 +22,7 @@ from fl.api.method import BuildContext, declaration_of
 from fl.api.network import Network
 from fl.api.task import DEFAULT
 from fl.api.training import Training
+from fl.api.trees import Tree
 from fl.base import plugins
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError
 from fl.base.specs import MethodSpec
@@ -492,24 +494,36 @@ def _check_second_build(
     try:
         second = Network(build_module)
         second_outputs = second.probe(_example(inputs))
-        tensors, second_tensors = (
-            {**variables["params"], **variables["buffers"]}
-            for variables in (network.init(0), second.init(0))
-        )
+        first_variables, second_variables = network.init(0), second.init(0)
     except FedloomError as error:
         raise ConfigError(model.location, str(error)) from None
     except (Exception, SystemExit) as error:
         problem = f"a second model of {model.text} cannot be built ({plugins.describe(error)})"
         raise ConfigError(model.location, problem) from None
+    tensors, second_tensors = (
+        {**variables["params"], **variables["buffers"]}
+        for variables in (first_variables, second_variables)
+    )
     differing = sorted(tensors.keys() ^ second_tensors.keys()) or [
         name for name, tensor in tensors.items() if not _are_equal(tensor, second_tensors[name])
     ]
-    if differing or not _are_equal(outputs, second_outputs):
+    evaluations: list[Tensor] = []
+    with contextlib.suppress(Exception):  # The step of a method shows the error.
+        evaluations += [_evaluation(network, first_variables, inputs) for _ in range(2)]
+        evaluations.append(_evaluation(second, second_variables, inputs))
+    pairs = [(outputs, second_outputs), *itertools.pairwise(evaluations)]
+    if differing or not all(_are_equal(*pair) for pair in pairs):
         problem = f"two builds of {model.text} under one seed differ in "
         problem += first_of(differing, "tensor") if differing else "their outputs"
         advice = "in `build`, random numbers of torch, numpy.random or random, which are seeded, "
-        advice += "and nothing that changes from call to call"
+        advice += "and in `build` and forward nothing that changes from call to call"
         raise ConfigError(model.location, problem, advice=advice)
+
+
+@torch.no_grad()
+def _evaluation(network: Network, variables: Tree, inputs: Inputs) -> Tensor:
+    """Return the outputs in evaluation mode."""
+    return network.eval(variables["params"], variables["buffers"], _example(inputs)).outputs
 
 
 def _are_equal(tensor: Tensor, second: Tensor) -> bool:

@@ -58,8 +58,9 @@ def check_layers(module: nn.Module) -> None:
         module: The model.
 
     Raises:
-        FedloomError: For compiled layers, and for tensors that have no size yet, are complex, or
-            lie on another device than the CPU where models are built on the CPU.
+        FedloomError: For compiled layers, for embeddings that change their weights in forward, and
+            for tensors that have no size yet, are complex, or lie on another device than the CPU
+            where models are built on the CPU.
     """
     for name, layer in module.named_modules(remove_duplicate=False):
         if torch_internals.is_program(layer):
@@ -67,6 +68,13 @@ def check_layers(module: nn.Module) -> None:
                 f"{f'layer {name} of the model' if name else 'the model'} is a compiled program",
                 advice="leave out torch.compile and torch.jit, and set "
                 "`execution: {backend: compiled}`, which compiles the steps of training",
+            )
+        is_embedding = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+        if is_embedding and layer.max_norm is not None:
+            raise FedloomError(
+                f"layer {name} of the model has max_norm, by which it changes its weights in "
+                "forward, also in evaluation",
+                advice="leave out max_norm, and limit weights by `weight_decay`",
             )
     builds_on_cpu = torch.empty(0).device.type == "cpu"
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:

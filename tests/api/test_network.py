@@ -310,6 +310,7 @@ def compiled_in_place() -> nn.Module:
         (lambda: nn.Sequential(nn.LazyLinear(2)), "0.weight .* LazyLinear"),
         (lambda: nn.Linear(3, 2, dtype=torch.complex64), "weight .* complex64"),
         (lambda: nn.Sequential(nn.Linear(3, 2, device="meta")), "0.weight .* device meta"),
+        (lambda: nn.Sequential(nn.Embedding(3, 2, max_norm=1.0)), "layer 0 .* max_norm"),
         (compiled, "the model is a compiled program"),
         (compiled_in_place, "layer 0 of the model is a compiled program"),
         (lambda: torch.jit.script(nn.Linear(3, 2)), "the model is a compiled program"),

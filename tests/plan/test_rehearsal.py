@@ -137,6 +137,13 @@ def test_outputs_that_are_of_no_class_are_noted(lab: Path, surplus: int) -> None
         ("layers.register_buffer('count', torch.full((2,), len(CALLS)))", "count"),
         ("layers.scale.data.fill_(__import__('numpy').random.default_rng().random())", "scale"),
         ("layers.scale.data.fill_(__import__('numpy').random.rand())", ""),
+        ("layers.calls = len(CALLS)", ""),
+        ("layers.register_forward_hook(lambda m, x, y: y * len(CALLS))", "their outputs"),
+        (
+            "layers.register_forward_hook("
+            "lambda m, x, y: y if m.training else CALLS.append(1) or y * len(CALLS))",
+            "their outputs",
+        ),
     ],
 )
 def test_two_builds_of_a_model_are_the_same_model(lab: Path, line: str, differing: str) -> None:
