@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -246,14 +246,20 @@ def check_server(before: Tree, after: Tree, function: str, path: str = "server")
     known = {**dict.fromkeys(after if is_of_model else ()), **before}
     for key, first in known.items():
         second = after.get(key)
-        texts = _leaf_text(first), _leaf_text(second)
-        if texts[0] != texts[1]:
-            problem = f"`{function}` of the method returns {path}/{key} as {texts[1]}; it was "
-            problem += texts[0]
+        if isinstance(first, Mapping) and isinstance(second, Mapping):
+            check_server(first, second, function, f"{path}/{key}")
+        elif not _are_alike(first, second):
+            problem = f"`{function}` of the method returns {path}/{key} as {_leaf_text(second)}; "
+            problem += f"it was {_leaf_text(first)}"
             advice = "return the tensors of before, with their shapes and types"
             raise FedloomError(problem, advice=advice)
-        if isinstance(first, Mapping):
-            check_server(first, cast("Tree", second), function, f"{path}/{key}")
+
+
+def _are_alike(first: object, second: object) -> bool:
+    """Whether both are tensors of one shape and type."""
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return False
+    return first.shape == second.shape and first.dtype == second.dtype
 
 
 def _leaf_text(value: object) -> str:
