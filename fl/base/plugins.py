@@ -289,7 +289,7 @@ def _attribute(node: ast.AST) -> str:
 def _reading_lines(
     tree: ast.Module, sources: Mapping[str, tuple[str, ...]]
 ) -> Iterator[tuple[str, int]]:
-    """Yield what a file reads of some sources, and lists of files, with the line."""
+    """Yield what a file reads of some sources, and lists of files: source, reader and line."""
     aliases, imported = _aliases(tree), {*_imported_packages(tree)}
     written = {*_written_environments(tree)}
     for node in ast.walk(tree):
@@ -301,11 +301,11 @@ def _reading_lines(
         if is_used and name.partition(".")[0] in imported:
             for source, readers in sources.items():
                 if any(f"{name}.".startswith(f"{reader}.") for reader in readers):
-                    yield source, node.lineno
+                    yield f"{source} ({name})", node.lineno
         if isinstance(node, ast.Call):
             first = _dotted(node.args[0], aliases) if node.args else ""
-            if _attribute(node.func) in LISTING_METHODS:
-                yield "the names of files", node.lineno
+            if (method := _attribute(node.func)) in LISTING_METHODS:
+                yield f"the names of files ({method})", node.lineno
             is_getattr = _dotted(node.func, aliases) == "getattr" and not _attribute(node)
             if is_getattr and first in MODULES_OF_READERS:
                 yield f"what getattr takes of {first}", node.lineno
