@@ -18,7 +18,7 @@ from fl.api.trees import Inputs, Tree, map_inputs
 from fl.base.errors import FedloomError
 from fl.base.units import object_text
 from fl.pytorch import torch_internals
-from fl.pytorch.construction import check_tensors, seeded, tensor_slots
+from fl.pytorch.construction import check_layers, check_tensors, seeded, tensor_slots
 from fl.pytorch.folding import LayerSequence, fold_layers, unwrap_stacks
 from fl.pytorch.heads import find_heads
 from fl.pytorch.random_numbers import (
@@ -143,6 +143,7 @@ class Network:
         self._mixed, self._channels_last = mixed, channels_last
         self._origin = self
         module = self._build(CONSTRUCTION_SEED)
+        check_layers(module)
         check_tensors(module)
         self._install(module)
         self.is_sequence = self._sequence is not None
@@ -222,6 +223,18 @@ class Network:
     def head_names(self) -> tuple[str, ...]:
         """Names of the head's layers, or of its weights if they belong to no layer."""
         return self.head_layers or tuple(sorted(self.head))
+
+    @property
+    def tied_head(self) -> list[str]:
+        """Names of trained weights of the head's layers that an earlier layer has too.
+
+        Such a weight has the name in the earlier layer, and is part of the body.
+        """
+        layers = [self._module.get_submodule(name) for name in self.head_layers]
+        weights = {weight for layer in layers for weight in layer.parameters()}
+        trained = {*self.names["params"]} - self.head
+        named = self._module.named_parameters()
+        return [name for name, weight in named if weight in weights and name in trained]
 
     def _declared_head(self) -> list[str]:
         """Return the layer that the model names as its head, if it names one."""
@@ -436,14 +449,17 @@ class Network:
         Raises:
             FedloomError: If it draws numbers that do not depend on the batch's keys. A run would
                 then depend on the runs before it. Also if there is not a row of outputs for each
-                sample.
+                sample, or if forward changes a weight, or a buffer in a way that training would
+                lose or that evaluations would add to it.
         """
         if self._origin is not self:
             return self._origin.probe(x)
         self._probed = True
         variables, x = self.init(0), map_inputs(_example, x)
+        initial = {group: _clones(tensors) for group, tensors in variables.items()}
         draws = RandomNumbers(torch.arange(EXAMPLES))
         outputs = outputs_by_keys(self._module, partial(self._train_outputs, variables, x), draws)
+        _check_unchanged("weight", initial["params"], variables["params"], "training")
         evaluate = partial(self._eval_outputs, variables, x)
         with no_random_numbers(self._module, partial(evaluate, variables["params"])):
             if self._declared_head():
@@ -452,6 +468,8 @@ class Network:
                 self._module, {**self._frozen, **variables["params"]}, evaluate
             ):
                 self._set_head_layers(names)
+        _check_unchanged("weight", initial["params"], variables["params"], "evaluation")
+        _check_unchanged("buffer", initial["buffers"], variables["buffers"], "evaluation")
         if outputs.ndim < 2 or len(outputs) != EXAMPLES:
             raise FedloomError(
                 f"the model's outputs for {EXAMPLES} samples are {list(outputs.shape)}",
@@ -472,10 +490,31 @@ class Network:
     def _train_outputs(self, variables: Tree, x: Inputs, draws: RandomNumbers) -> Tensor:
         """Return the outputs of a pass in training mode without other effects."""
         self._mode(True)
-        buffers = {name: b.clone() for name, b in variables["buffers"].items()}
-        with replace_functions(draws):
-            variables = {**variables["params"], **buffers}
-            return self._run(variables, buffers, x, _Call(UNALTERED, PLAIN)).outputs
+        buffers = _clones(variables["buffers"])
+        check = partial(self._check_assigned, buffers)
+        hook = self._module.register_forward_hook(check)
+        try:
+            with replace_functions(draws):
+                variables = {**variables["params"], **buffers}
+                return self._run(variables, buffers, x, _Call(UNALTERED, PLAIN)).outputs
+        finally:
+            hook.remove()
+
+    def _check_assigned(self, buffers: Tree, *call: object) -> None:
+        """Refuse a new value that a pass has assigned to a buffer, in place of changing it.
+
+        Tensors of another shape pass: they are tables that a layer computes when it needs them.
+        """
+        for name, buffer in buffers.items():
+            for store, key in self._slots[name]:
+                tensor = store[key]
+                is_same = tensor is buffer or tensor is None or tensor.shape != buffer.shape
+                if not is_same and not _are_equal(tensor, buffer):
+                    raise FedloomError(
+                        f"forward of the model assigns a new tensor to its buffer {name}, which "
+                        "is lost after the pass",
+                        advice=f"change the buffer in place: `self.{key}.copy_(...)`",
+                    )
 
     def _mode(self, training: bool) -> None:
         # A compiled program must not depend on the mode that was set before.
@@ -581,6 +620,39 @@ def _copies(buffers: Tree, x: Inputs, params: Tree) -> dict[str, Tensor]:
         else stacked.new_empty(b.shape, dtype=b.dtype).copy_(b)
         for name, b in buffers.items()
     }
+
+
+def _clones(tensors: Tree) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def _are_equal(tensor: Tensor, second: Tensor) -> bool:
+    """Whether two tensors of one shape have the same values; nan equals nan."""
+    return torch.equal(tensor, second) or bool(
+        ((tensor == second) | ((tensor != tensor) & (second != second))).all()
+    )
+
+
+def _check_unchanged(unit: str, initial: Tree, present: Tree, mode: str) -> None:
+    """Refuse weights or buffers that a pass has changed in place.
+
+    Args:
+        unit: ``weight`` or ``buffer``.
+        initial: Values before the pass, by name.
+        present: Values after it.
+        mode: ``training`` or ``evaluation``.
+
+    Raises:
+        FedloomError: For the first that differs.
+    """
+    advice = "compute with a changed copy, such as `weight.clamp(-1, 1)`"
+    if unit == "buffer":
+        advice = "change it in training mode alone, `if self.training:`"
+    for name, tensor in present.items():
+        if not _are_equal(initial[name], tensor):
+            raise FedloomError(
+                f"forward of the model changes its {unit} {name} in {mode} mode", advice=advice
+            )
 
 
 def _outside() -> bool:

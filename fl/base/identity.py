@@ -221,7 +221,8 @@ def _opened_files(root: str, packages: tuple[tuple[str, Path], ...]) -> dict[str
             reached.add(path)
             words = _words(" ".join(IMPORT.findall(path.read_text(encoding="utf-8"))))
             waiting += [helper for helper in _helpers(package) if helper.stem in words]
-    opened = [plugins.opened_files(path, package) for path in sorted(reached)]
+    is_of_model = root.startswith(entry("model", ""))
+    opened = [plugins.opened_files(path, package, is_of_model) for path in sorted(reached)]
     return {text: path for files in opened for text, path in files.items()}
 
 

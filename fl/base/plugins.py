@@ -20,7 +20,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -104,8 +104,32 @@ READERS = {
     *("safetensors.safe_open", "safetensors.torch.load_file", "safetensors.numpy.load_file"),
     *("gzip.open", "bz2.open", "lzma.open", "zipfile.ZipFile", "tarfile.open"),
     *("torchvision.io.read_image", "pyarrow.parquet.read_table"),
+    *("linecache.getline", "linecache.getlines", "fileinput.input", "pkgutil.get_data"),
+    *("numpy.fromregex", "torch.from_file", "xml.etree.ElementTree.parse"),
 }
 """Functions that open a file; those of pandas begin with ``read_``."""
+UNKNOWN_SOURCES = {
+    "the environment": ("os.environ", "os.environb", "os.getenv", "os.getenvb"),
+    "the output of a program": ("subprocess", "os.popen", "os.system"),
+    "the names of files": ("os.listdir", "os.scandir", "os.walk", "os.fwalk", "glob"),
+    "the network": ("urllib.request", "requests", "http.client", "torch.hub"),
+}
+"""What no run's name can hold, with the functions and modules that read it."""
+CHANGING_SOURCES = {
+    "the clock": (
+        *("time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.ctime"),
+        *("time.strftime", "datetime.datetime.now", "datetime.datetime.today"),
+        *("datetime.datetime.utcnow", "datetime.date.today"),
+    ),
+    "the process or the machine": ("os.getpid", "os.uname", "platform", "socket"),
+}
+"""What differs from call to call; a method may measure its time, but a model has no reason to."""
+LISTING_METHODS = ("iterdir", "glob", "rglob")
+"""Methods of a path that list files."""
+CHANGING_METHODS = ("setdefault", "update", "pop", "clear")
+"""Methods that set the environment; their results are mostly not read."""
+MODULES_OF_READERS = ("os", "io", "builtins", "subprocess")
+"""Modules of which ``getattr`` must name what it takes."""
 WRITING_MODE = re.compile(r"[wax][bt+]{0,2}")
 """A mode of ``open`` that writes."""
 PATH_READERS = ("read_text", "read_bytes")
@@ -140,21 +164,29 @@ def imported_plugins(file: Path) -> set[str]:
     return {*_imported_packages(_parse(file))} & (roots().keys() - {FL.name})
 
 
-def opened_files(file: Path, package: Path) -> dict[str, Path]:
+def opened_files(file: Path, package: Path, is_of_model: bool = False) -> dict[str, Path]:
     """Return the files that a file of a plugin names, if it opens files.
 
     Args:
         file: The file.
         package: The folder of the plugin. A path in the code is below it, below the folder of the
             file, or below the working directory.
+        is_of_model: Whether a model uses the file, which may not read what changes by itself.
 
     Returns:
         The paths by their text in the code.
 
     Raises:
-        FedloomError: If the code opens a file and names none that exists.
+        FedloomError: If the code opens a file and names none that exists, or reads what no name of
+            a run can hold, such as the environment.
     """
     tree = _parse(file)
+    sources = {**UNKNOWN_SOURCES, **CHANGING_SOURCES} if is_of_model else UNKNOWN_SOURCES
+    for source, line in _reading_lines(tree, sources):
+        raise FedloomError(
+            f"{file}: line {line} reads {source}, which no run's name holds",
+            advice="pass the value as a key, or open a file whose path is a text in the code",
+        )
     lines = [*_opening_lines(tree)]
     if not lines:
         return {}
@@ -237,22 +269,85 @@ def _dotted(node: ast.AST, aliases: dict[str, str]) -> str:
     """Return the full name of a function, such as ``numpy.load`` for ``np.load``, or ""."""
     if isinstance(node, ast.Name):
         return aliases.get(node.id, node.id)
+    if isinstance(node, ast.Call) and (name := _attribute(node)):
+        module = _dotted(node.args[0], aliases)
+        return name if module in ("builtins", "__builtins__") else module and f"{module}.{name}"
     if isinstance(node, ast.Attribute) and (name := _dotted(node.value, aliases)):
-        return f"{name}.{node.attr}"
+        return node.attr if name in ("builtins", "__builtins__") else f"{name}.{node.attr}"
     return ""
 
 
-def _opening_lines(tree: ast.Module) -> Iterator[int]:
-    """Yield the line of each call that opens a file, but for writing."""
-    aliases = _aliases(tree)
+def _attribute(node: ast.AST) -> str:
+    """Return the attribute that an expression takes, by a dot or by ``getattr``, or ""."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) > 1:
+        name = node.args[1]
+        if node.func.id == "getattr" and isinstance(name, ast.Constant):
+            return str(name.value)
+    return node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _reading_lines(
+    tree: ast.Module, sources: Mapping[str, tuple[str, ...]]
+) -> Iterator[tuple[str, int]]:
+    """Yield what a file reads of some sources, and lists of files: source, reader and line."""
+    aliases, imported = _aliases(tree), {*_imported_packages(tree)}
+    written = {*_written_environments(tree)}
     for node in ast.walk(tree):
+        if not isinstance(node, ast.expr) or node in written:
+            continue
+        name = _dotted(node, aliases)
+        # A module alone reads nothing.
+        is_used = not isinstance(node, ast.Name) or name != node.id
+        if is_used and name.partition(".")[0] in imported:
+            for source, readers in sources.items():
+                if any(f"{name}.".startswith(f"{reader}.") for reader in readers):
+                    yield f"{source} ({name})", node.lineno
         if isinstance(node, ast.Call):
-            name, attribute = _dotted(node.func, aliases), getattr(node.func, "attr", "")
-            is_named = name in READERS or name.startswith("pandas.read_")
+            first = _dotted(node.args[0], aliases) if node.args else ""
+            if (method := _attribute(node.func)) in LISTING_METHODS:
+                yield f"the names of files ({method})", node.lineno
+            is_getattr = _dotted(node.func, aliases) == "getattr" and not _attribute(node)
+            if is_getattr and first in MODULES_OF_READERS:
+                yield f"what getattr takes of {first}", node.lineno
+
+
+def _written_environments(tree: ast.Module) -> Iterator[ast.expr]:
+    """Yield ``os.environ`` where a file only sets it: ``os.environ["A"] = "1"``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            yield node.value
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            function = node.value.func
+            if isinstance(function, ast.Attribute) and function.attr in CHANGING_METHODS:
+                yield from (function, function.value)
+
+
+def _opening_lines(tree: ast.Module) -> Iterator[int]:
+    """Yield the line of each call that opens a file, but for writing.
+
+    A function that opens files and is not called but given on, as in ``map(open, paths)``, counts.
+    """
+    aliases = _aliases(tree)
+    called = {node.func for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    assigned = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    assigned |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.expr) and node not in called:
+            name = _dotted(node, aliases)
+            if _is_reader(name) and name not in assigned:
+                yield node.lineno
+        if isinstance(node, ast.Call):
+            name, attribute = _dotted(node.func, aliases), _attribute(node.func)
             opens_path = attribute == "open" and name not in READERS
-            is_opening = is_named or opens_path or attribute in PATH_READERS
+            is_opening = _is_reader(name) or opens_path or attribute in PATH_READERS
             if is_opening and not _is_writing(node, name, opens_path):
                 yield node.lineno
+
+
+def _is_reader(name: str) -> bool:
+    """Whether a function of this full name opens a file."""
+    return name in READERS or name.startswith("pandas.read_")
 
 
 def _is_writing(call: ast.Call, name: str, opens_path: bool) -> bool:

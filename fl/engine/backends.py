@@ -349,6 +349,10 @@ def _differentiable(work: Tree) -> Tree:
     return {**work, "params": params}
 
 
+class NothingToTrain(FedloomError):
+    """The error for a pass that trains no weight."""
+
+
 def _gradients(work: Tree, losses: Tensor, clip_norm: float | None) -> Tree:
     """Return the gradient of the loss, or of each client's loss, [m], by ``params``.
 
@@ -356,14 +360,17 @@ def _gradients(work: Tree, losses: Tensor, clip_norm: float | None) -> Tree:
         FedloomError: If the loss does not depend on some weights.
     """
     params = work["params"]
+    advice = "a model whose weights all have a part in its outputs"
     if not losses.requires_grad:
-        raise FedloomError("a pass trains no weight of this model")
+        names = [*trees.names(params)]
+        if not names:
+            raise NothingToTrain("a pass of the method trains no weight of this model")
+        raise FedloomError(f"no gradient reaches {', '.join(names[:5])}", advice=advice)
     # The sum avoids `grad_outputs`, for which PyTorch imports SymPy (half a second).
     grads = torch.autograd.grad(losses.sum(), trees.leaves(params), allow_unused=True)
     if any(slope is None for slope in grads):
         pairs = zip(trees.names(params), grads, strict=True)
         unused = [name for name, slope in pairs if slope is None]
-        advice = "a model whose weights all have a part in its outputs"
         raise FedloomError(f"no gradient reaches {', '.join(unused[:5])}", advice=advice)
     return clipped(trees.unflatten(params, grads), clip_norm, stacked=losses.dim() > 0)
 

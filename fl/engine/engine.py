@@ -30,6 +30,7 @@ from fl.engine.state import (
     RoundSchedule,
     Schedules,
     State,
+    returned_states,
 )
 
 MAX_STACK_BYTES = 2**31
@@ -63,7 +64,7 @@ def initial_state(
     Returns:
         The state; facts of a client are its ``id``, its class counts, and the further ones.
     """
-    server, client = method.init(variables)
+    server, client = returned_states("init", method.init(variables))
     all_facts = {**(facts or {}), "id": torch.arange(len(counts)), COUNTS: counts}
     return State(server, ClientStates.from_initial(trees.to(client, HOST), all_facts, len(counts)))
 
@@ -191,12 +192,13 @@ def run_phase(
 
 def _aggregate(phase: Phase, state: State, clients: Tensor, results: PhaseResults) -> State:
     """Return a run's state after the server has aggregated the uploads of these clients."""
-    server, client_states = phase.aggregate(
+    returned = phase.aggregate(
         state.server,
         trees.concatenate(results.client_states),
         trees.concatenate(results.uploads),
         torch.cat(results.n),
     )
+    server, client_states = returned_states("aggregate", returned)
     return State(
         server, state.client_states.replace_clients(clients, trees.to(client_states, HOST))
     )

@@ -24,7 +24,14 @@ from fl.api.network import Network
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 from fl.engine import engine
-from fl.engine.state import HOST, UNDIVIDED, Division, RoundSchedule, State
+from fl.engine.state import (
+    HOST,
+    UNDIVIDED,
+    Division,
+    RoundSchedule,
+    State,
+    returned_states,
+)
 
 
 @dataclass(frozen=True)
@@ -264,7 +271,8 @@ def _combine(
             uploads = _stack_uploads([upload[UPLOAD] for upload in collected], positions)
             weights = schedule.weights(schedule.n)
         participants: Tree = trees.to(states.take(schedule.clients), weights.device)
-        server, participants = method.aggregate(state.server, participants, uploads, weights)
+        returned = method.aggregate(state.server, participants, uploads, weights)
+        server, participants = returned_states("aggregate", returned)
         states = states.replace_clients(schedule.clients, trees.to(participants, HOST))
     order = torch.cat(positions).argsort().to(losses[0].device)
     return State(server, states), torch.cat(losses)[order]

@@ -24,7 +24,7 @@ from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL, PERSONAL, rising
 from fl.engine.evaluate import losses_table
 from fl.engine.simulation import Trainable
-from fl.engine.state import UNDIVIDED, Division, RoundSchedule, State
+from fl.engine.state import UNDIVIDED, Division, RoundSchedule, State, check_server
 from fl.pytorch import random_numbers
 
 
@@ -103,7 +103,8 @@ def lockstep(
         The finished round of each run.
 
     Raises:
-        FedloomError: If a round draws random numbers that do not depend on keys.
+        FedloomError: If a round draws random numbers that do not depend on keys, or if the server
+            has other tensors after it.
     """
     training = next(iter(simulations.values())).training
     running, total = dict(states), training.rounds
@@ -123,6 +124,8 @@ def lockstep(
                 advice="draw numbers by a key of the batch in methods, terms and models "
                 "(fl.pytorch.keyed)",
             )
+        for state, (new_state, _) in zip(running.values(), results, strict=True):
+            check_server(state.server, new_state.server, "aggregate")
         finished = {
             key: _finish(run, schedule, *result, division)
             for key, run, schedule, result in zip(running, runs, schedules, results, strict=True)

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
+from fl.api.method import VARIABLE_GROUPS
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
+from fl.base.units import object_text
 from fl.engine.batches import Schedule
 from fl.engine.client_data import ClientData
 from fl.engine.sample_arrays import Arrays
@@ -195,6 +197,76 @@ def leaf_paths(
             yield path, child
         else:
             yield from leaf_paths(child, path)
+
+
+def returned_states(function: str, result: Any) -> tuple[Tree, Tree]:
+    """Return the states of the server and of clients that a function of a method returned.
+
+    Args:
+        function: ``init`` or ``aggregate``.
+        result: What it returned.
+
+    Raises:
+        FedloomError: If these are not two trees of tensors.
+    """
+    if not isinstance(result, tuple) or len(result) != 2:
+        problem = f"`{function}` of the method returns {object_text(result)}"
+        advice = "write `return server, client`, with both states"
+        raise FedloomError(problem, "the states of the server and of clients", advice)
+    for name, tree in zip(("server", "client"), result, strict=True):
+        _check_tensors(function, tree, name)
+    return result
+
+
+def _check_tensors(function: str, tree: Any, path: str) -> None:
+    """Refuse a tree that contains something else than tensors."""
+    if isinstance(tree, Mapping):
+        for key, child in tree.items():
+            _check_tensors(function, child, f"{path}/{key}")
+    elif not isinstance(tree, Tensor):
+        problem = f"`{function}` of the method returns {object_text(tree)} as {path}"
+        raise FedloomError(problem, "tensors, in dictionaries", "torch.tensor(...) for a number")
+
+
+def check_server(before: Tree, after: Tree, function: str, path: str = "server") -> None:
+    """Refuse a server whose tensors are not of the names, shapes and types that they were of.
+
+    Further tensors beside the model's are allowed.
+
+    Args:
+        before: The state of the server before a function of the method.
+        after: The state after it.
+        function: The name of the function.
+        path: The place in the state.
+
+    Raises:
+        FedloomError: For the first tensor that is missing, unknown or differs.
+    """
+    is_of_model = path.rpartition("/")[2] in VARIABLE_GROUPS
+    known = {**dict.fromkeys(after if is_of_model else ()), **before}
+    for key, first in known.items():
+        second = after.get(key)
+        if isinstance(first, Mapping) and isinstance(second, Mapping):
+            check_server(first, second, function, f"{path}/{key}")
+        elif not _are_alike(first, second):
+            problem = f"`{function}` of the method returns {path}/{key} as {_leaf_text(second)}; "
+            problem += f"it was {_leaf_text(first)}"
+            advice = "return the tensors of before, with their shapes and types"
+            raise FedloomError(problem, advice=advice)
+
+
+def _are_alike(first: object, second: object) -> bool:
+    """Whether both are tensors of one shape and type."""
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return False
+    return first.shape == second.shape and first.dtype == second.dtype
+
+
+def _leaf_text(value: object) -> str:
+    """Return a tensor as text, ``float32 [200, 6]``, and nothing or a dictionary in words."""
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {[*value.shape]}"
+    return "nothing" if value is None else "a dictionary"
 
 
 def _copy(leaf: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from fl.api.uploads import (
     without_upload_state,
 )
 from fl.base.errors import FedloomError
-from fl.engine.state import leaf_paths
+from fl.engine.state import leaf_paths, returned_states
 
 ROUND, ATTACKERS, FILTER_STATES = "round", "attackers", "kept"
 """Keys in the server's tree under `UPLOAD_STATE`: completed rounds; masks of attackers; states of
@@ -173,7 +173,7 @@ class _Layout:
         """Return the layout of a method's upload."""
         with torch.no_grad():
             variables = context.network.init(0)
-            server, client = method.init(variables)
+            server, client = returned_states("init", method.init(variables))
             client = {
                 **client,
                 "id": torch.tensor(0),
@@ -384,9 +384,10 @@ class _FilteredMethod:
         if self.aggregation:
             changed_rows = self.aggregation.combine(changed_rows, weights).expand_as(changed_rows)
         uploads = self.layout.uploads(inner_server, uploads, rows, changed_rows)
-        new_server, new_clients = self.inner.aggregate(
+        returned = self.inner.aggregate(
             inner_server, without_upload_state(clients), uploads, weights
         )
+        new_server, new_clients = returned_states("aggregate", returned)
         upload_state = {**upload_state, ROUND: upload_state[ROUND] + 1}
         if server_states:
             upload_state[FILTER_STATES] = server_states

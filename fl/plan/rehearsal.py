@@ -7,6 +7,7 @@ are combined. Here they are combined for one step of each pass (`fl.plan.trial_s
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
@@ -21,11 +22,12 @@ from fl.api.method import BuildContext, declaration_of
 from fl.api.network import Network
 from fl.api.task import DEFAULT
 from fl.api.training import Training
+from fl.api.trees import Tree
 from fl.base import plugins
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError
 from fl.base.specs import MethodSpec
-from fl.base.units import quantity
-from fl.engine.backends import STACKING_BACKENDS
+from fl.base.units import first_of, quantity
+from fl.engine.backends import STACKING_BACKENDS, NothingToTrain
 from fl.plan.components import Choice, Inputs
 from fl.plan.config import Values
 from fl.plan.grids import Point
@@ -33,7 +35,7 @@ from fl.plan.method_entries import MethodEntry
 from fl.plan.run_spec import method_components_of
 from fl.plan.scenario import Scenario
 from fl.plan.trial_steps import CPU, SUFFICIENT_BATCH, Attempt, TooFew, UseRecorder
-from fl.pytorch.construction import LoraLinear, adapt, check_head
+from fl.pytorch.construction import LoraLinear, adapt, check_head, other_types
 from fl.pytorch.memory import is_out_of_memory, keeping_freed_memory
 
 
@@ -103,6 +105,10 @@ def rehearse(
                     findings.heads[scenario.model.text] = rehearsal.head
                 if rehearsal.gives_probabilities:
                     findings.notes.append(_note_on_probabilities(scenario))
+                if rehearsal.tied_head:
+                    findings.notes.append(_note_on_tied_head(scenario, rehearsal))
+                if rehearsal.surplus_outputs:
+                    findings.notes.append(_note_on_surplus(scenario, rehearsal.surplus_outputs))
                 tried.append(scenario)
         for entry, scenario in entries.items():
             if scenario in tried:
@@ -121,6 +127,22 @@ def _note_on_probabilities(scenario: Scenario) -> str:
         f"the outputs of {scenario.model.text} are probabilities: none is negative, and their sum "
         "is 1. The loss takes their softmax once more, by which training is slow. Try: leave out "
         "the softmax at the end of the model"
+    )
+
+
+def _note_on_tied_head(scenario: Scenario, rehearsal: Rehearsal) -> str:
+    return (
+        f"the head of {scenario.model.text}, {rehearsal.head}, shares the weight "
+        f"{', '.join(rehearsal.tied_head)} with an earlier layer. Methods that keep the head "
+        "apart leave this weight in the body"
+    )
+
+
+def _note_on_surplus(scenario: Scenario, count: int) -> str:
+    return (
+        f"{scenario.model.text} has {quantity(count, 'output')} more than {scenario.dataset.text} "
+        "has classes, so that it can predict a class that no sample has. Try: build the last layer "
+        "with `classes` outputs, unless the model is published so"
     )
 
 
@@ -145,7 +167,12 @@ def rehearse_entry(
             allowed = f"{error.sufficient_size} or more"
             raise entry.error("batch_size", problem, allowed) from None
         except FedloomError as error:
-            raise ConfigError(entry.location, f"with {model}: {error}") from None
+            problem = f"with {scenario.model.title or model}: {error}"
+            if isinstance(error, NothingToTrain) and rehearsal.is_all_head:
+                problem += f", as all its weights belong to its head, {rehearsal.head}"
+                advice = "a model with a layer before its head"
+                raise ConfigError(entry.location, problem, advice=advice) from None
+            raise ConfigError(entry.location, problem) from None
         except (Exception, SystemExit) as error:
             problem = f"{entry.method.name} cannot train {model} on {dataset} "
             problem += f"({plugins.describe(error)})"
@@ -177,6 +204,9 @@ class Rehearsal:
         parameters: Number of trained weights; what modalities share counts once.
         head: Names of the layers that make the outputs, in words; empty if there are none.
         gives_probabilities: Whether the outputs for the classes are not negative, with sum 1.
+        surplus_outputs: Number of outputs beyond one for each class.
+        tied_head: Weights of the head that an earlier layer has too.
+        is_all_head: Whether the head has all trained weights.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -194,11 +224,17 @@ class Rehearsal:
             return network
 
         self._networks: dict[str, Network] = {}
-        self.gives_probabilities = False
+        self.gives_probabilities, self.surplus_outputs = False, 0
         for inputs in self._inputs:
-            build = copies(partial(module, inputs))
-            self._networks[inputs.name], outputs = probed_network(scenario, inputs, build)
+            build = partial(module, inputs)
+            network, outputs = probed_network(scenario, inputs, copies(build))
+            if not scenario.model.component.file.is_relative_to(plugins.FL):
+                _check_second_build(scenario.model, network, outputs, build, inputs)
+            self._networks[inputs.name] = network
             self.gives_probabilities |= inputs.classes > 1 and _are_probabilities(outputs)
+            if DEFAULT in (self._task.name, self._task.model_task):
+                surplus = outputs.shape[1] - inputs.classes
+                self.surplus_outputs = max(self.surplus_outputs, surplus)
         self._variables = {name: network.init(0) for name, network in self._networks.items()}
         weights: dict[str, Tensor] = {}
         for variables in self._variables.values():
@@ -206,6 +242,8 @@ class Rehearsal:
         self.parameters = sum(tensor.numel() for tensor in weights.values())
         heads = [name for network in self._networks.values() for name in network.head_names]
         self.head = ", ".join(dict.fromkeys(heads))
+        self.tied_head = [name for n in self._networks.values() for name in n.tied_head]
+        self.is_all_head = all({*n.names["params"]} <= n.head for n in self._networks.values())
         self._rehearsed: dict[str, Rehearsed] = {}
 
     def try_point(self, point: Point, absent_clients: int) -> Rehearsed:
@@ -266,6 +304,9 @@ class Rehearsal:
             results.append(self._rehearsed[key])
         return next((result for result in results if result.unstackable), results[0])
 
+
+MAX_TEXT = 300
+"""Letters that are shown of an error of PyTorch."""
 
 RATE_KEYS = frozenset({"lr", "lr_decay", "schedule"})
 """Keys of training from which a step gets one number, its learning rate."""
@@ -369,8 +410,10 @@ def probed_network(
         network = Network(build_module)
         if any(modality.tokens for modality in inputs.all_modalities):
             variables = network.init(0)
+            # Copies, as a change of a buffer in evaluation mode shall show in the probe.
+            buffers = {name: buffer.clone() for name, buffer in variables["buffers"].items()}
             with torch.no_grad():
-                network.eval(variables["params"], variables["buffers"], x)
+                network.eval(variables["params"], buffers, x)
         outputs = network.probe(x)
         _check_outputs(tuple(outputs.shape[1:]), inputs.classes, scenario)
         check_head(network.layers(LoraLinear), network.head_names)
@@ -380,15 +423,111 @@ def probed_network(
         if is_out_of_memory(error):
             problem = f"{model.text} on {dataset.text} takes more memory than this machine gives"
             raise ConfigError(model.location, problem, advice="a smaller model") from None
-        problem = f"{model.text} does not take the inputs of {dataset.text}, {_text(inputs)}"
-        # PyTorch says of tokens only that types of matrices differ, and of a shape that is
-        # unpacked only how long it is.
-        if inputs.tokens and _takes_numbers(build_module, x):
-            problem += ", which are whole numbers, but numbers with fractions"
-        elif "values to unpack" not in str(error):
-            problem += f" ({type(error).__name__}: {error})"
-        raise ConfigError(model.location, problem, advice=_suitable_models(inputs)) from None
+        raise _input_error(error, scenario, inputs, build_module) from None
     return network, outputs
+
+
+def _input_error(
+    error: BaseException,
+    scenario: Scenario,
+    inputs: Inputs,
+    build_module: Callable[[], nn.Module],
+) -> ConfigError:
+    """Return the error for a model that failed with the inputs of a data set, with the cause."""
+    model, dataset, text = scenario.model, scenario.dataset, " ".join(str(error).split())
+    problem = f"{model.text} does not take the inputs of {dataset.text}, {_text(inputs)}"
+    advice = _suitable_models(inputs)
+    # PyTorch says of tokens only that types of matrices differ.
+    if inputs.tokens and _takes_numbers(build_module, _example(inputs)):
+        problem += ", which are whole numbers, but numbers with fractions"
+        return ConfigError(model.location, problem, advice=advice)
+    types, embeddings = _types_and_embeddings(build_module)
+    small = [f"{name} knows {n}" for name, n in embeddings.items() if n < inputs.tokens]
+    if small and isinstance(error, IndexError):
+        problem += f": layer {' and '.join(small)}"
+        has_key = "tokens" in model.component.declared
+        advice = f"leave out `tokens`, or set it to {inputs.tokens}" if has_key else ""
+        advice = advice or f"an embedding for {inputs.tokens} tokens"
+    elif "values to unpack" not in text:  # It says only how long a shape is.
+        problem += f" ({type(error).__name__}: {text[:MAX_TEXT]})"
+    if type(error).__module__.startswith("torch._dynamo"):
+        advice = "leave out torch.compile, and set `execution: {backend: compiled}`"
+    elif "dtype" in text or "scalar type" in text:
+        if types:
+            problem += f". It is built in {' and '.join(types)}, and a run computes in float32"
+        advice = "let forward keep to the type of its inputs, x.dtype, which is float32"
+    return ConfigError(model.location, problem, advice=advice)
+
+
+def _types_and_embeddings(
+    build_module: Callable[[], nn.Module],
+) -> tuple[list[str], dict[str, int]]:
+    """Return the types of a model other than float32, and the numbers of tokens it has rows for."""
+    with contextlib.suppress(Exception, SystemExit):
+        module = build_module()
+        layers = {n: m for n, m in module.named_modules() if isinstance(m, nn.Embedding)}
+        return other_types(module), {name: layer.num_embeddings for name, layer in layers.items()}
+    return [], {}
+
+
+def _check_second_build(
+    model: Choice,
+    network: Network,
+    outputs: Tensor,
+    build_module: Callable[[], nn.Module],
+    inputs: Inputs,
+) -> None:
+    """Refuse a model of which a second one, built under the same seed, differs.
+
+    A count of calls or random numbers that nobody seeds would do that.
+
+    Args:
+        model: The model.
+        network: The first one.
+        outputs: Outputs of the first one for some examples.
+        build_module: Function that builds a new one.
+        inputs: The inputs of both.
+
+    Raises:
+        ConfigError: If weights, buffers or outputs differ, or a second one cannot be built.
+    """
+    try:
+        second = Network(build_module)
+        second_outputs = second.probe(_example(inputs))
+        first_variables, second_variables = network.init(0), second.init(0)
+    except FedloomError as error:
+        raise ConfigError(model.location, str(error)) from None
+    except (Exception, SystemExit) as error:
+        problem = f"a second model of {model.text} cannot be built ({plugins.describe(error)})"
+        raise ConfigError(model.location, problem) from None
+    tensors, second_tensors = (
+        {**variables["params"], **variables["buffers"]}
+        for variables in (first_variables, second_variables)
+    )
+    differing = sorted(tensors.keys() ^ second_tensors.keys()) or [
+        name for name, tensor in tensors.items() if not _are_equal(tensor, second_tensors[name])
+    ]
+    evaluations: list[Tensor] = []
+    with contextlib.suppress(Exception):  # The step of a method shows the error.
+        evaluations += [_evaluation(network, first_variables, inputs) for _ in range(2)]
+        evaluations.append(_evaluation(second, second_variables, inputs))
+    pairs = [(outputs, second_outputs), *itertools.pairwise(evaluations)]
+    if differing or not all(_are_equal(*pair) for pair in pairs):
+        problem = f"two builds of {model.text} under one seed differ in "
+        problem += first_of(differing, "tensor") if differing else "their outputs"
+        advice = "in `build`, random numbers of torch, numpy.random or random, which are seeded, "
+        advice += "and in `build` and forward nothing that changes from call to call"
+        raise ConfigError(model.location, problem, advice=advice)
+
+
+@torch.no_grad()
+def _evaluation(network: Network, variables: Tree, inputs: Inputs) -> Tensor:
+    """Return the outputs in evaluation mode."""
+    return network.eval(variables["params"], variables["buffers"], _example(inputs)).outputs
+
+
+def _are_equal(tensor: Tensor, second: Tensor) -> bool:
+    return tensor.shape == second.shape and torch.equal(tensor.nan_to_num(), second.nan_to_num())
 
 
 def _are_probabilities(outputs: Tensor) -> bool:

@@ -18,7 +18,16 @@ import torch
 
 from fl.api import trees
 from fl.api.alteration import Alteration
-from fl.api.method import BuildContext, Method, MethodTerm, Pass, Phase, Sampling, Sweep
+from fl.api.method import (
+    VARIABLE_GROUPS,
+    BuildContext,
+    Method,
+    MethodTerm,
+    Pass,
+    Phase,
+    Sampling,
+    Sweep,
+)
 from fl.api.term import AdaptiveTerm, ReferenceTerm, Term
 from fl.api.trees import Tree
 from fl.base import plugins
@@ -29,7 +38,7 @@ from fl.engine import dry_round, engine
 from fl.engine.batches import Schedule, schedule, sweep_schedule
 from fl.engine.run_setup import MethodComponents, build, build_component
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
-from fl.engine.state import PhaseSchedule, RoundSchedule, State
+from fl.engine.state import PhaseSchedule, RoundSchedule, State, check_server
 from fl.plan.components import Inputs
 from fl.pytorch import torch_internals
 
@@ -115,7 +124,26 @@ class Attempt:
         for larger in range(size + 1, SUFFICIENT_BATCH + 1):
             if self._error(larger) is None:
                 raise TooFew(plugins.describe(error), larger)
+        if not isinstance(error, FedloomError):
+            self._check_init(error)
         raise error
+
+    def _check_init(self, error: Exception) -> None:
+        """Raise an error that names `init` of a plugin if it made other weights than the model has.
+
+        Some methods do so on purpose, so that the error of the step is part of the message.
+        """
+        if type(self.method_components.method).__module__.startswith(f"{plugins.FL.name}."):
+            return
+        server: Tree = {}
+        with contextlib.suppress(Exception):
+            server, _ = self._method(CPU).init(self.variables)
+        groups = {key: self.variables[key] for key in server if key in VARIABLE_GROUPS}
+        try:
+            check_server(groups, server, "init")
+        except FedloomError as difference:
+            problem = f"{plugins.describe(error)}; {difference.problem} in the model"
+            raise FedloomError(problem, advice=difference.advice) from None
 
     def has_training_passes(self) -> bool:
         """Whether clients make a pass that is as long as local_epochs or local_steps say."""

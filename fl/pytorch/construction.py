@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fl.base.errors import FedloomError, Location
 from fl.base.registry import Lora, ModelKeys
@@ -48,6 +49,65 @@ def seeded(seed: int) -> Iterator[None]:
     finally:
         np.random.set_state(numpy_state)
         random.setstate(python_state)
+
+
+def check_layers(module: nn.Module) -> None:
+    """Refuse layers and tensors of a model that no run can train.
+
+    Args:
+        module: The model.
+
+    Raises:
+        FedloomError: For compiled layers, for embeddings that change their weights in forward, and
+            for tensors that have no size yet, are complex, or lie on another device than the CPU
+            where models are built on the CPU.
+    """
+    for name, layer in module.named_modules(remove_duplicate=False):
+        if torch_internals.is_program(layer):
+            raise FedloomError(
+                f"{f'layer {name} of the model' if name else 'the model'} is a compiled program",
+                advice="leave out torch.compile and torch.jit, and set "
+                "`execution: {backend: compiled}`, which compiles the steps of training",
+            )
+        is_embedding = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+        if is_embedding and layer.max_norm is not None:
+            raise FedloomError(
+                f"layer {name} of the model has max_norm, by which it changes its weights in "
+                "forward, also in evaluation",
+                advice="leave out max_norm, and limit weights by `weight_decay`",
+            )
+    builds_on_cpu = torch.empty(0).device.type == "cpu"
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            layer = module.get_submodule(name.rpartition(".")[0])
+            raise FedloomError(
+                f"the tensor {name} of the model has no size before the first input, as its layer "
+                f"is a {type(layer).__name__}",
+                advice="state the sizes, as in torch.nn.Linear(inputs, outputs)",
+            )
+        if tensor.is_complex():
+            raise FedloomError(
+                f"the tensor {name} of the model is {_type_text(tensor)}, and runs compute with "
+                "real numbers",
+                advice="two real tensors, or torch.view_as_real",
+            )
+        if builds_on_cpu and tensor.device.type != "cpu":
+            raise FedloomError(
+                f"the tensor {name} of the model lies on the device {tensor.device}",
+                "the CPU; a run moves the model to its device",
+            )
+
+
+def _type_text(tensor: Tensor) -> str:
+    """Return the type of a tensor's elements: ``float16``."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def other_types(module: nn.Module) -> list[str]:
+    """Return the types other than float32 of a model's weights and buffers, if they have one."""
+    tensors = [*module.parameters(), *module.buffers()]
+    types = {_type_text(t) for t in tensors if t.is_floating_point()}
+    return sorted(types - {"float32"})
 
 
 def check_tensors(module: nn.Module) -> None:
@@ -110,7 +170,8 @@ def adapt(module: Any, values: Mapping[str, Any]) -> Any:
     """Return a new module after the keys of every model have changed it.
 
     Without adapters, weights that no pattern of ``trainable`` matches are frozen. With adapters,
-    all weights but theirs and the head's are, and ``trainable`` names more that are trained.
+    all weights but theirs and the head's are, and ``trainable`` names more that are trained. A
+    weight that layers share is named by each of its names.
 
     Args:
         module: The module, as the model builds it.
@@ -131,7 +192,8 @@ def adapt(module: Any, values: Mapping[str, Any]) -> Any:
     if keys.adapter is not None:
         add_lora(network, keys.adapter.lora)
     if keys.trainable is not None:
-        weights = {n: w for n, w in network.named_parameters() if w.is_floating_point()}
+        named = network.named_parameters(remove_duplicate=False)
+        weights = {name: weight for name, weight in named if weight.is_floating_point()}
         trained = matches(keys.trainable, weights, "trainable", "weight of the model")
         if keys.adapter is None:
             network.requires_grad_(False)
@@ -180,18 +242,55 @@ def add_lora(module: nn.Module, lora: Lora) -> None:
         lora: The adapters.
 
     Raises:
-        FedloomError: If a pattern matches no linear layer before the head.
+        FedloomError: If a pattern matches no linear layer before the head, or one that shares a
+            weight with another layer; if the rank is beyond a layer's size.
     """
     linear = {name: m for name, m in module.named_modules() if isinstance(m, nn.Linear)}
     head = getattr(module, "head_layer", next(reversed(linear), None))
-    linear.pop(head, None)
+    # A layer that is used twice has two names.
+    layers = module.named_modules(remove_duplicate=False)
+    linear = {name: m for name, m in layers if isinstance(m, nn.Linear) and name != head}
+    adapted_names = matches(
+        lora.layers, linear, "adapter.lora.layers", "linear layer before the head"
+    )
+    _check_ties(module, adapted_names)
+    _check_rank({name: linear[name] for name in adapted_names}, lora.rank)
     module.requires_grad_(False)
     if head is not None:
         module.get_submodule(head).requires_grad_(True)
-    for name in matches(lora.layers, linear, "adapter.lora.layers", "linear layer before the head"):
+    for name in adapted_names:
         parent, _, key = name.rpartition(".")
         adapted = LoraLinear(linear[name], lora.rank, lora.alpha)
         setattr(module.get_submodule(parent), key, adapted)
+
+
+def _check_ties(module: nn.Module, layers: Iterable[str]) -> None:
+    """Refuse to adapt a layer that shares a weight, which would then have two values."""
+    named = list(module.named_parameters(remove_duplicate=False))
+    for layer in layers:
+        inner = {name: weight for name, weight in named if name.startswith(f"{layer}.")}
+        for name, weight in inner.items():
+            for second, tensor in named:
+                if tensor is weight and second not in inner:
+                    raise FedloomError(
+                        f"adapter.lora: layer {layer} cannot be adapted, as {name} and {second} "
+                        "are one weight",
+                        advice=f"`layers` with patterns that do not match {layer}",
+                    )
+
+
+def _check_rank(layers: Mapping[str, nn.Linear], rank: int) -> None:
+    """Refuse a rank beyond the smaller side of a layer's matrix."""
+    largest = {name: min(layer.in_features, layer.out_features) for name, layer in layers.items()}
+    name = min(largest, key=largest.__getitem__)
+    if rank > largest[name]:
+        layer = layers[name]
+        raise FedloomError(
+            f"adapter.lora.rank: is {rank}, but the weight of layer {name} is "
+            f"{layer.out_features} x {layer.in_features}",
+            f"1 to {largest[name]}",
+            f"a smaller rank, or `layers` without {name}",
+        )
 
 
 def check_head(adapted_layers: Iterable[str], heads: Iterable[str]) -> None:

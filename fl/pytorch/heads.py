@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 Cuts = dict[str, list[Tensor]]
 """Outputs of layers by name, cut from what was computed before."""
@@ -35,14 +36,17 @@ def find_heads(
     layers = {
         name: layer
         for name, layer in module.named_modules()
-        if name and _has_matrix(layer) and not any(map(_has_matrix, [*layer.modules()][1:]))
+        if name
+        and PARAMETRIZATIONS not in f".{name}."
+        and _has_matrix(layer)
+        and not any(_has_matrix(inner) for inner in _inner_layers(layer))
     }
     params = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
     # Weights of more than one dimension that belong to none of these layers.
     loose_weights = {
         name: weight
         for name, weight in params.items()
-        if weight.dim() > 1 and name.rpartition(".")[0] not in layers
+        if weight.dim() > 1 and _layer_of(name) not in layers
     }
     cuts: Cuts = {}
     hooks = [
@@ -68,8 +72,25 @@ def find_heads(
     return [name for name in head_names if is_per_sample or isinstance(layers[name], nn.Linear)]
 
 
+PARAMETRIZATIONS = ".parametrizations."
+"""Part of the names of weights from which torch.nn.utils.parametrize computes a layer's weight."""
+
+
+def _layer_of(name: str) -> str:
+    """Return the layer of a weight, also of one from which a layer's weight is computed."""
+    return name.rpartition(".")[0].partition(PARAMETRIZATIONS)[0]
+
+
+def _inner_layers(layer: nn.Module) -> list[nn.Module]:
+    """Return the layers in a layer, without those from which its weight is computed."""
+    named = layer.named_modules()
+    return [inner for name, inner in named if name and PARAMETRIZATIONS not in f".{name}."]
+
+
 def _has_matrix(layer: nn.Module) -> bool:
     """Whether a layer has a weight of its own that is no scale or shift."""
+    if is_parametrized(layer):
+        return True
     return any(parameter.dim() > 1 for parameter in layer.parameters(recurse=False))
 
 

@@ -128,6 +128,15 @@ def always_uses_batch_statistics(layer: nn.Module) -> bool:
     return isinstance(layer, _BatchNorm) and layer.running_mean is None
 
 
+def is_program(layer: nn.Module) -> bool:
+    """Whether a layer is the result of `torch.compile`, of its method `compile` or TorchScript.
+
+    Alternative: none; a layer that ``compile`` has changed has no public sign of it.
+    """
+    is_compiled = type(layer).__name__ == "OptimizedModule" or layer._compiled_call_impl is not None
+    return is_compiled or isinstance(layer, torch.jit.ScriptModule)
+
+
 def has_hooks(layer: nn.Module) -> bool:
     """Whether a layer has hooks, forward or backward.
 

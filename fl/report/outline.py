@@ -150,7 +150,13 @@ def _sections(study: Facts) -> list[Section]:
             "published", "Measured beside published", _present(published.published_table(study))
         ),
         Section("grids", "Hyper-parameters", _present(method_tables.grid_table(facts))),
-        Section("training", "How it was trained", training_tables.training_tables(facts)),
+        Section(
+            "training",
+            "How it was trained",
+            training_tables.training_tables(facts),
+            # Advice on what to change comes too late here.
+            tuple(f"{note.partition('. Try: ')[0]}." for note in facts.plan.notes),
+        ),
         _partitions(facts),
         _references(facts),
     ]

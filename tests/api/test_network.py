@@ -234,3 +234,105 @@ def test_building_a_method_leaves_its_network_as_it_is() -> None:
     found = network.eval(variables["params"], variables["buffers"], X)
     assert not found.taps and torch.equal(found.outputs, plain.outputs)
     assert not network._watched and not network._surrounded
+
+
+class Changing(nn.Linear):
+    """A layer with a buffer ``count``, whose forward changes what its subclasses say."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.register_buffer("count", torch.zeros(2))
+
+    def change(self) -> None:
+        """Nothing changes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.change()
+        return super().forward(x) + self.count
+
+
+class Counting(Changing):
+    def change(self) -> None:
+        self.count += 1
+
+
+class Assigning(Changing):
+    def change(self) -> None:
+        self.count = self.count + 1
+
+
+class Clamping(Changing):
+    def change(self) -> None:
+        self.weight.data.clamp_(-0.01, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (Counting, "buffer count in evaluation mode"),
+        (Assigning, "buffer count"),
+        (Clamping, "weight weight in training mode"),
+    ],
+)
+def test_a_pass_that_changes_what_it_may_not_is_refused(kind: type[Changing], name: str) -> None:
+    with pytest.raises(FedloomError, match=name):
+        Network(kind).probe(torch.zeros(1, 3))
+
+
+def test_a_buffer_may_change_in_training_and_a_table_may_grow() -> None:
+    class Right(Changing):
+        def change(self) -> None:
+            if self.training:
+                self.count += 1
+            self.table = torch.arange(4.0)
+
+    def build() -> nn.Module:
+        module = Right()
+        module.register_buffer("table", torch.zeros(1))
+        return module
+
+    Network(build).probe(torch.zeros(1, 3))
+
+
+def compiled() -> nn.Module:
+    return torch.compile(nn.Linear(3, 2))  # type: ignore[return-value]
+
+
+def compiled_in_place() -> nn.Module:
+    module = nn.Sequential(nn.Linear(3, 2))
+    module[0].compile()
+    return module
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (lambda: nn.Sequential(nn.LazyLinear(2)), "0.weight .* LazyLinear"),
+        (lambda: nn.Linear(3, 2, dtype=torch.complex64), "weight .* complex64"),
+        (lambda: nn.Sequential(nn.Linear(3, 2, device="meta")), "0.weight .* device meta"),
+        (lambda: nn.Sequential(nn.Embedding(3, 2, max_norm=1.0)), "layer 0 .* max_norm"),
+        (compiled, "the model is a compiled program"),
+        (compiled_in_place, "layer 0 of the model is a compiled program"),
+        (lambda: torch.jit.script(nn.Linear(3, 2)), "the model is a compiled program"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused_by_its_cause(build: Any, said: str) -> None:
+    with pytest.raises(FedloomError, match=said):
+        Network(build)
+
+
+def test_a_head_that_shares_a_weight_with_an_earlier_layer_is_named() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.middle, self.last = nn.Linear(3, 2), nn.Linear(2, 3), nn.Linear(3, 2)
+            self.last.weight = self.first.weight
+
+        def forward(self, x: Tensor) -> Any:
+            return self.last(self.middle(self.first(x)))
+
+    network = Network(Tied)
+    network.probe(torch.zeros(1, 3))
+    assert network.head == {"last.bias"}
+    assert network.tied_head == ["first.weight"]
+    assert CNN.tied_head == []

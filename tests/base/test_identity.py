@@ -210,6 +210,11 @@ def test_installed_modules_and_those_of_other_plugins_are_imported(
         "with Path('w.npy').open() as file:\n    W = file.read()",
         "W = Path('w.npy').read_text('ascii')",
         "W = archive.open('w.npy').read()",
+        "import linecache\nW = linecache.getline('w.npy', 1)",
+        "W = getattr(np, 'load')('w.npy')",
+        "import builtins\nW = builtins.open('w.npy').read()",
+        "READ = open\nW = READ('w.npy')",
+        "W = [*map(np.load, ['w.npy'])]",
     ],
 )
 def test_a_file_that_a_method_opens_is_part_of_its_name(package: Path, line: str) -> None:
@@ -229,11 +234,61 @@ def test_a_file_that_a_method_opens_is_part_of_its_name(package: Path, line: str
 
 
 @pytest.mark.parametrize(
-    "line", ["open('log.txt', 'w')", "open('log.txt', mode='a')", "dict(load=1)", "x.open_gate()"]
+    ("line", "source"),
+    [
+        ("os.environ['A']", "the environment"),
+        ("os.environ.get('A')", "the environment"),
+        ("os.getenv('A')", "the environment"),
+        ("getattr(os, 'environ')['A']", "the environment"),
+        ("from os import environ\nW = environ['A']", "the environment"),
+        ("subprocess.check_output(['ls'])", "the output of a program"),
+        ("os.popen('ls').read()", "the output of a program"),
+        ("os.listdir('.')", "the names of files"),
+        ("glob.glob('*')", "the names of files"),
+        ("sorted(Path('.').iterdir())", "the names of files"),
+        ("getattr(Path('.'), 'glob')('*')", "the names of files"),
+        ("getattr(os, NAME)", "what getattr takes of os"),
+    ],
+)
+def test_what_no_name_can_hold_is_refused(package: Path, line: str, source: str) -> None:
+    own = package.parent / "mine" / "methods" / "own.py"
+    edit(own, f"import glob, os, subprocess\nfrom pathlib import Path\nNAME = 'environ'\n{line}\n")
+    with pytest.raises(FedloomError, match=rf"own.py: line \d+ reads {source}"):
+        names("method own")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "open('log.txt', 'w')",
+        "open('log.txt', mode='a')",
+        "dict(load=1)",
+        "x.open_gate()",
+        "import os; os.environ['A'] = '1'; os.environ.setdefault('B', '2')",
+        "import os; os.path.join('a', 'b'); os.cpu_count()",
+        "open, close = x; return close - open",
+        "requests = []; requests.append(x); return getattr(x, NAME)",
+    ],
 )
 def test_code_that_reads_no_file_is_accepted(package: Path, line: str) -> None:
     edit(package.parent / "mine" / "methods" / "own.py", f"def f(x):\n    {line}\n")
     assert len(names("method own")["method own"]) == 16
+
+
+def test_a_model_does_not_read_what_changes_by_itself(package: Path) -> None:
+    model = package.parent / "mine" / "models" / "net.py"
+    model.parent.mkdir()
+    for line, source in [
+        ("import time\nT = time.time()\n", "the clock"),
+        ("from datetime import datetime\nT = datetime.now()\n", "the clock"),
+        ("import os\nT = os.getpid()\n", "the process"),
+    ]:
+        model.write_text(line)
+        with pytest.raises(FedloomError, match=f"net.py: line 2 reads {source}"):
+            names("model net")
+        identity._opened_files.cache_clear()
+    edit(package.parent / "mine" / "methods" / "own.py", "import time\nT = time.time()\n")
+    names("method own")
 
 
 def test_a_reader_of_a_plugin_opens_files(package: Path) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,6 +13,7 @@ import worlds
 from worlds import world
 
 from fl.api import trees
+from fl.base.errors import FedloomError
 from fl.engine import simulate
 from fl.engine.client_data import ClientData
 from fl.engine.sample_arrays import Arrays
@@ -190,3 +193,39 @@ def test_a_seed_that_diverges_leaves_the_others_as_they_are() -> None:
     for seed in (1, 3):
         alone, _ = worlds.run(runs[seed], "loop")
         assert worlds.distance(worlds.tree(done[-1][seed].state), worlds.tree(alone)) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda server: None, "`aggregate` of the method returns None"),
+        (lambda server: ({**server, "rate": 0.5}, {}), "type float as server/rate"),
+        (lambda server: ({"params": server["params"]}, {}), "server/buffers as nothing; it was a"),
+        (lambda server: (_with_bias(server, lambda b: b[:1]), {}), "float64 [1]; it was float64 ["),
+        (lambda server: (_with_bias(server, lambda b: b.half()), {}), "as float16 ["),
+        (
+            lambda server: ({**server, "params": {**server["params"], "new": torch.ones(2)}}, {}),
+            "server/params/new as float32 [2]; it was nothing",
+        ),
+    ],
+)
+def test_a_server_that_is_another_after_a_round_is_refused(
+    change: Callable[[Any], Any], said: str
+) -> None:
+    simulation = world("fedavg", rounds=1)
+    method = simulation.method
+
+    def aggregate(server: Any, clients: Any, uploads: Any, n: torch.Tensor) -> Any:
+        _, clients = method.aggregate(server, clients, uploads, n)
+        result = change(server)
+        return (result[0], clients) if isinstance(result, tuple) else result
+
+    simulation = replace(simulation, method=replace(method, aggregate=aggregate))
+    with pytest.raises(FedloomError) as caught:
+        list(simulate.rounds(simulation, simulation.begin(), 0, "loop"))
+    assert said in str(caught.value)
+
+
+def _with_bias(server: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    name = next(name for name in server["params"] if name.endswith("bias"))
+    return {**server, "params": {**server["params"], name: change(server["params"][name])}}

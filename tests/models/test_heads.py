@@ -121,6 +121,12 @@ def convolutional() -> nn.Module:
     )
 
 
+def normed() -> nn.Module:
+    """A body and a head whose weights are computed from others."""
+    norm = nn.utils.parametrizations.weight_norm
+    return nn.Sequential(norm(nn.Linear(4, 5)), nn.ReLU(), norm(nn.Linear(5, 3)))
+
+
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 
 
@@ -132,6 +138,7 @@ X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
         (Scaled, ("classifier",), 5),
         (Named, ("body",), 4),
         (convolutional, ("3",), 4),
+        (normed, ("2",), 5),
         (lambda: nn.Sequential(HeadFirst(), nn.BatchNorm1d(3)), ("0.head",), 5),
     ],
 )

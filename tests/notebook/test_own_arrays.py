@@ -200,6 +200,16 @@ def test_whole_numbers_for_a_model_of_measurements_are_named() -> None:
     fl.run(dataset=fl.arrays(counts.astype("float32"), Y), **{**call, "rounds": 1})
 
 
+def test_a_model_of_fewer_tokens_than_the_data_have_is_told_its_layer() -> None:
+    counts = np.arange(240).reshape(60, 4) % 9
+    call = {**CALL, "partition": {"homogeneous": {"clients": 2}}, "model": {"lstm": {"tokens": 5}}}
+    with pytest.raises(FedloomError) as caught:
+        fl.run(dataset=fl.arrays(counts, Y), **call)
+    said = str(caught.value)
+    assert "models.0.lstm: lstm(tokens=5)" in said
+    assert "9 different tokens: layer embedding knows 5. Try: leave out `tokens`" in said
+
+
 def test_domains_of_arrays_make_clients() -> None:
     own = fl.arrays(X, Y, domain=WHOSE)
     result = fl.run(dataset=own, **{**CALL, "partition": {"domain": {"clients_per_domain": 2}}})

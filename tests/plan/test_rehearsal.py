@@ -96,6 +96,8 @@ def test_a_bundle_says_whether_its_clients_can_be_stacked(lab: Path, line: str, 
         ("raise KeyError('gone')", "KeyError: 'gone'"),
         ("x = x[:, :1] if len(x) > 2 else x", "models/mine.py, line"),
         ("import sys; sys.exit(0)", "SystemExit: 0"),
+        ("x = x.double()", "Try: let forward keep to the type of its inputs, x.dtype"),
+        ("x = torch.compile(torch.sin)(x)", "Try: leave out torch.compile"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(lab: Path, line: str, said: str) -> None:
@@ -111,6 +113,52 @@ def test_outputs_that_are_probabilities_are_noted(lab: Path, function: str, coun
     notes = plan.make(Path("config")).studies["tiny"].notes
     assert len(notes) == count
     assert all(note.startswith("the outputs of mine are probabilities") for note in notes)
+
+
+def test_a_method_without_a_weight_to_train_is_told_the_models_title(tmp_path: Path) -> None:
+    study = {"models": [{"logistic": {"title": "One layer"}}], "methods": {"fedrep": {}}}
+    planning.write_config(tmp_path, study)
+    with pytest.raises(ConfigError, match=r"methods.fedrep: with One layer: .* head, 1\."):
+        plan.make(tmp_path / "config")
+
+
+@pytest.mark.parametrize("surplus", [0, 3])
+def test_outputs_that_are_of_no_class_are_noted(lab: Path, surplus: int) -> None:
+    line = f"return torch.nn.functional.pad(self.layer(x), (0, {surplus}))"
+    assert not reason(lab, line)
+    notes = plan.make(Path("config")).studies["tiny"].notes
+    assert ["3 outputs" in note for note in notes] == [True] * bool(surplus)
+
+
+@pytest.mark.parametrize(
+    ("line", "differing"),
+    [
+        ("layers.layer.bias.data.fill_(len(CALLS))", "layer.bias"),
+        ("layers.register_buffer('count', torch.full((2,), len(CALLS)))", "count"),
+        ("layers.scale.data.fill_(__import__('numpy').random.default_rng().random())", "scale"),
+        ("layers.scale.data.fill_(__import__('numpy').random.rand())", ""),
+        ("layers.calls = len(CALLS)", ""),
+        ("layers.register_forward_hook(lambda m, x, y: y * len(CALLS))", "their outputs"),
+        (
+            "layers.register_forward_hook("
+            "lambda m, x, y: y if m.training else CALLS.append(1) or y * len(CALLS))",
+            "their outputs",
+        ),
+    ],
+)
+def test_two_builds_of_a_model_are_the_same_model(lab: Path, line: str, differing: str) -> None:
+    text = MODEL.replace("class Layers", "CALLS = []\n\n\nclass Layers")
+    text = text.replace(
+        "return Layers(shape, classes)\n",
+        f"CALLS.append(1)\n        layers = Layers(shape, classes)\n        {line}\n"
+        "        return layers\n",
+    ).replace("{line}", "pass")
+    (lab / "rehearsed" / "models" / "mine.py").write_text(text)
+    if differing:
+        with pytest.raises(ConfigError, match=f"models.0.mine: two builds .* in {differing}"):
+            plan.make(Path("config"))
+    else:
+        plan.make(Path("config"))
 
 
 METHOD = '''"""A method of one's own."""
@@ -192,6 +240,60 @@ def test_what_passes_return_is_tried_before_training(
     planning.write_study(lab, {"methods": {"lost": None}})
     with pytest.raises(ConfigError) as caught:
         plan.make(Path("config"))
+    assert said in str(caught.value)
+
+
+FIRST = '''"""A method of one's own."""
+
+from dataclasses import dataclass, replace
+
+from fl.api import recipe
+
+
+@dataclass(frozen=True)
+class Lost:
+    """No keys."""
+
+    def build(self, context):
+        method = recipe(context)
+
+        def init(variables):
+            server, client = method.init(variables)
+            params = dict(server["params"])
+            {line}
+
+        return replace(method, init=init)
+'''
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("pass", "`init` of the method returns None"),
+        ("return server", "`init` of the method returns an object of type"),
+        ("return {**server, 'rate': 0.5}, client", "an object of type float as server/rate"),
+        (
+            "params['1.bias'] = params['1.bias'][:3]; return {**server, 'params': params}, client",
+            "`init` of the method returns server/params/1.bias as float32 [3]; it was float32 [5]",
+        ),
+        (
+            "params['1.bias'] = params['1.bias'].double(); "
+            "return {**server, 'params': params}, client",
+            "server/params/1.bias as float64 [5]; it was float32 [5]",
+        ),
+        (
+            "del params['1.bias']; return {**server, 'params': params}, client",
+            "server/params/1.bias as nothing; it was float32 [5]",
+        ),
+    ],
+)
+def test_what_init_returns_is_tried_before_training(lab: Path, line: str, said: str) -> None:
+    (lab / "rehearsed" / "methods").mkdir()
+    (lab / "rehearsed" / "methods" / "lost.py").write_text(FIRST.format(line=line))
+    planning.write_study(lab, {"methods": {"lost": None}})
+    with pytest.raises(ConfigError) as caught:
+        plan.make(Path("config"))
+    assert "tiny.yaml: methods.lost: " in str(caught.value)
     assert said in str(caught.value)
 
 

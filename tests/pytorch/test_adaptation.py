@@ -101,3 +101,45 @@ def test_a_head_that_was_adapted_in_place_of_the_body_is_refused(
     network.probe(IMAGES)
     check_head(network.layers(LoraLinear), network.head_names)
     assert network.layers(LoraLinear) == ["body"]
+
+
+class Tied(torch.nn.Module):
+    """Layers ``e`` and ``f`` that share a matrix, layer ``g`` that is also ``h``, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.e, self.f, self.g = (torch.nn.Linear(4, 4) for _ in "efg")
+        self.f.weight, self.h = self.e.weight, self.g
+        self.head = torch.nn.Linear(4, 2)
+
+
+def test_a_weight_that_layers_share_is_trained_by_each_of_its_names() -> None:
+    for pattern, names in [
+        ("f.*", {"e.weight", "f.bias"}),
+        ("e.*", {"e.weight", "e.bias"}),
+        ("h.*", {"g.weight", "g.bias"}),
+    ]:
+        module = adapt(Tied(), {"trainable": [pattern]})
+        trained = {name for name, weight in module.named_parameters() if weight.requires_grad}
+        assert trained == names
+
+
+@pytest.mark.parametrize(
+    ("layer", "names"),
+    [("e", ("e.weight", "f.weight")), ("f", ("f.weight", "e.weight")), ("h", ("h.w", "g.w"))],
+)
+def test_a_layer_that_shares_a_weight_is_not_adapted(layer: str, names: tuple[str, ...]) -> None:
+    with pytest.raises(FedloomError) as error:
+        adapt(Tied(), {"adapter": {"lora": {"layers": [layer], "rank": 2}}})
+    assert all(name in str(error.value) for name in names)
+
+
+@pytest.mark.parametrize(("rank", "is_right"), [(3, True), (4, False)])
+def test_a_rank_is_at_most_the_smaller_side_of_each_matrix(rank: int, is_right: bool) -> None:
+    layers = [torch.nn.Linear(5, 5), torch.nn.Linear(5, 3), torch.nn.Linear(3, 2)]
+    keys = {"adapter": {"lora": {"rank": rank}}}
+    if is_right:
+        adapt(torch.nn.Sequential(*layers), keys)
+    else:
+        with pytest.raises(FedloomError, match=r"rank: is 4, .* layer 1 .*Allowed: 1 to 3"):
+            adapt(torch.nn.Sequential(*layers), keys)

@@ -202,6 +202,13 @@ def test_training_is_told_once_where_shared_and_by_method_where_not(tmp_path):
     )
 
 
+def test_notes_of_the_plan_stand_where_training_is_told_without_their_advice(tmp_path):
+    notes = ["mine has 2 outputs more than digits has classes. Try: leave them out"]
+    facts = facts_of(tmp_path, entry("fedavg", "fedavg"), notes=notes, **told(["digits"]))
+    [training] = [section for section in outline(facts) if section.id == "training"]
+    assert training.remarks == ("mine has 2 outputs more than digits has classes.",)
+
+
 def test_rounds_to_a_share_count_those_of_the_start(tmp_path):
     def curve(*values: float, stage: str = "global", first: int = 1) -> list:
         each = enumerate(values, first)
