@@ -600,7 +600,7 @@ def _suitable_models(inputs: Inputs) -> str:
 
 
 def _grey_images(inputs: Inputs) -> str:
-    """What inputs of two dimensions need if they are images, in words."""
+    """Return the advice for inputs of two dimensions, which may be grey images; else empty."""
     return "; grey images get their channel by `x[:, None]`" if len(inputs.shape) == 2 else ""
 
 
