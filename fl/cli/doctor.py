@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
+from fl.base import arithmetic
 from fl.base.errors import FedloomError
 from fl.base.files import check_writable, sharing_problem
 from fl.base.units import size
@@ -76,6 +77,7 @@ def lines(folder: Path) -> Iterator[str]:
     ]
     yield f"programs   {_shortage(missing)}"
     yield f"processor  {environment.processor()}, {_cores()}, {_memory()}"
+    yield f"arithmetic {_arithmetic()}"
     yield f"GPU        {_gpus()}"
     yield f"Slurm      {_slurm()}"
     yield from _folder_lines(folder)
@@ -108,6 +110,16 @@ def _missing_packages(extra: str) -> str:
     ]
     advice = f"Try: python -m pip install 'fedloom[{extra}]'"
     return f"{_shortage(missing)}. {advice}" if missing else "all packages are here"
+
+
+def _arithmetic() -> str:
+    """Return whether runs are the same on this processor and others."""
+    if arithmetic.can_be_portable():
+        return f"{arithmetic.PORTABLE}: runs have the same bits on all processors with AVX2 and FMA"
+    return (
+        f"{arithmetic.NATIVE}: the last digits of runs are those of this processor, which is no "
+        "x86-64 one with AVX2 and FMA"
+    )
 
 
 def _cores() -> str:

@@ -237,6 +237,21 @@ def test_a_report_says_that_its_runs_are_of_several_environments(tmp_path, versi
     assert ("These are 2 environments" in page.text) == (len({*versions}) == 2)
 
 
+@pytest.mark.parametrize(
+    ("arithmetics", "count"),
+    [(["portable"] * 2, 1), (["native"] * 2, 2), (["portable", "native"], 2)],
+)
+def test_processors_are_one_environment_for_portable_runs(tmp_path, arithmetics, count):
+    for seed, (name, processor) in enumerate(zip(arithmetics, ("AMD", "Intel"), strict=True)):
+        execution = {"backend": "stacked", "device": "cpu", "threads": 1, "arithmetic": name}
+        environment = {"processor": processor, "instructions": "AVX2"}
+        rows = clients([0.5])
+        write_run(tmp_path / "runs", f"r{seed}", rows, execution=execution, environment=environment)
+    small(tmp_path, *(entry(f"r{seed}", "fedavg", seed=seed) for seed in (0, 1)))
+    page, *_ = made(tmp_path)
+    assert ("These are 2 environments" in page.text) == (count == 2)
+
+
 def test_measured_beside_published_in_percent_or_as_a_fraction(tmp_path):
     write_run(tmp_path / "runs", "a", clients([0.5, 0.7]))
     cell = {"source": "A", "table": "1", "row": "r", "column": "c", "note": "", "sd": None}
