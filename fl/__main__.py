@@ -3,7 +3,6 @@
 import os
 import sys
 
-from fl.base import arithmetic
 from fl.base.errors import EXIT_INTERRUPTED, EXIT_LEFT
 
 
@@ -20,7 +19,6 @@ def run() -> int:
 
 def command() -> None:
     """The command ``fedloom``, and ``python -m fl``: `run`, and the end of the process."""
-    arithmetic.choose(is_program=True)
     status = run()
     if status in (EXIT_LEFT, EXIT_INTERRUPTED):
         sys.stdout.flush()

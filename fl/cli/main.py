@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from fl.base import plugins
+from fl.base import arithmetic, plugins
 from fl.base.errors import FedloomError
 from fl.cli.commands import say
 
@@ -136,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: Words of the command line; None: those of this process.
     """
+    arithmetic.choose(is_program=arguments is None)
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr
     )
