@@ -451,7 +451,7 @@ def _input_error(
     elif "values to unpack" not in text:  # It says only how long a shape is.
         problem += f" ({type(error).__name__}: {text[:MAX_TEXT]})"
     if type(error).__module__.startswith("torch._dynamo"):
-        advice = "leave out torch.compile, and set `execution: {backend: compiled}`"
+        advice = "leave out torch.compile; `execution: {backend: compiled}` compiles the steps"
     elif "dtype" in text or "scalar type" in text:
         if types:
             problem += f". It is built in {' and '.join(types)}, and a run computes in float32"

@@ -67,7 +67,7 @@ def check_layers(module: nn.Module) -> None:
             raise FedloomError(
                 f"{f'layer {name} of the model' if name else 'the model'} is a compiled program",
                 advice="leave out torch.compile and torch.jit, and set "
-                "`execution: {backend: compiled}`, which compiles the steps of training",
+                "`execution: {backend: compiled}` with `arithmetic: native`, which compiles the steps",
             )
         is_embedding = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
         if is_embedding and layer.max_norm is not None:

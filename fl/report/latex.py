@@ -120,7 +120,7 @@ def _tex_character(character: str) -> str:
     """Return a character for LaTeX; what pdfTeX cannot set, such as an emoji, as its number too."""
     if character in TEX:
         return TEX[character]
-    letter, *marks = [*unicodedata.normalize("NFD", character)]
+    letter, *marks = list(unicodedata.normalize("NFD", character))
     is_known = character.isascii() or character in SET_BY_PDFTEX
     if is_known or (letter.isascii() and len(marks) == 1 and marks[0] in MARKS):
         return character
