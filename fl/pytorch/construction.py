@@ -66,8 +66,8 @@ def check_layers(module: nn.Module) -> None:
         if torch_internals.is_program(layer):
             raise FedloomError(
                 f"{f'layer {name} of the model' if name else 'the model'} is a compiled program",
-                advice="leave out torch.compile and torch.jit, and set "
-                "`execution: {backend: compiled}` with `arithmetic: native`, which compiles the steps",
+                advice="leave out torch.compile and torch.jit; `execution: {backend: compiled}` "
+                "compiles the steps of training",
             )
         is_embedding = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
         if is_embedding and layer.max_norm is not None:
