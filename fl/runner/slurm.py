@@ -39,6 +39,9 @@ PATTERN_BY_REASON = {
 }
 """Patterns of a job's state and its log, by the reason of its end; the first match counts."""
 
+FULL_DISK = re.compile("No space left|the disk is full|quota", re.IGNORECASE)
+"""Pattern of the log of a process that could not note its end, as a disk was full."""
+
 
 MINUTES_PER_UNIT = {"days": 1440, "hours": 60, "minutes": 1, "seconds": 1 / 60}
 LIMIT = re.compile(r"(?:(?P<days>\d+)-)?(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)")
@@ -121,7 +124,7 @@ def leave_reason() -> str:
     job_fields = _job_fields(os.environ.get("SLURM_JOB_ID", ""))
     if job_fields.get("JobState") == "RUNNING":
         return "time" if job_fields.get("PreemptTime", "None") == "None" else "preempted"
-    log_end = _read_end(job_fields)
+    log_end = _read_end(job_fields.get("StdOut", ""))
     has_restarted = int(job_fields.get("Restarts", 0)) > _own_restarts()
     return _requeue_reason(log_end) if has_restarted else _first_reason(log_end) or "cancelled"
 
@@ -149,18 +152,19 @@ def end_reason(attempt: Attempt) -> str:
     Returns:
         The reason, see `fl.store.workspace.Attempt`; empty if its job continues.
     """
+    unnoted = "error" if FULL_DISK.search(_read_end(attempt.log)) else "killed"
     if attempt.scheduler != "Slurm":
-        return "killed"
+        return unnoted
     job_fields = _job_fields(attempt.job)
     has_restarted = int(job_fields.get("Restarts", 0)) > attempt.restarts
     if ACTIVE_STATES.search(job_fields.get("JobState", "")) and not has_restarted:
         return ""
     command = ["sacct", "--jobs", attempt.job, "--noheader", "--parsable2", "--format=State"]
     states = _run(*command, *(["--duplicates"] if has_restarted else [])) or ""
-    text = f"{states}\n{_read_end(job_fields)}"
+    text = f"{states}\n{_read_end(job_fields.get('StdOut', ''))}"
     if has_restarted:
         return _requeue_reason(text)
-    return _first_reason(f"{job_fields.get('JobState', '')}\n{text}") or "killed"
+    return _first_reason(f"{job_fields.get('JobState', '')}\n{text}") or unnoted
 
 
 def _requeue_reason(text: str) -> str:
@@ -239,10 +243,10 @@ def _run(*command: str) -> str | None:
         return None
 
 
-def _read_end(job_fields: Mapping[str, str]) -> str:
-    """Return the end of a job's log; empty if it cannot be read."""
+def _read_end(log: str) -> str:
+    """Return the end of a log; empty if it cannot be read."""
     try:
-        with Path(job_fields.get("StdOut", "")).open("rb") as file:
+        with Path(log).open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 20_000))
             return file.read().decode(errors="replace")
     except OSError:
