@@ -9,7 +9,7 @@ import math
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -160,6 +160,7 @@ def end_reason(attempt: Attempt) -> str:
     if ACTIVE_STATES.search(job_fields.get("JobState", "")) and not has_restarted:
         return ""
     command = ["sacct", "--jobs", attempt.job, "--noheader", "--parsable2", "--format=State"]
+    log = job_fields.get("StdOut", "")
     states = _run(*command, *(["--duplicates"] if has_restarted else [])) or ""
     text = f"{states}\n{_read_end(job_fields.get('StdOut', ''))}"
     if has_restarted:
