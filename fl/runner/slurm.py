@@ -39,7 +39,7 @@ PATTERN_BY_REASON = {
 }
 """Patterns of a job's state and its log, by the reason of its end; the first match counts."""
 
-FULL_DISK = re.compile("No space left|the disk is full|quota", re.IGNORECASE)
+FULL_DISK = re.compile("No space left|disk is full|disk quota", re.IGNORECASE)
 """Pattern of the log of a process that could not note its end, as a disk was full."""
 
 
@@ -160,7 +160,6 @@ def end_reason(attempt: Attempt) -> str:
     if ACTIVE_STATES.search(job_fields.get("JobState", "")) and not has_restarted:
         return ""
     command = ["sacct", "--jobs", attempt.job, "--noheader", "--parsable2", "--format=State"]
-    log = job_fields.get("StdOut", "")
     states = _run(*command, *(["--duplicates"] if has_restarted else [])) or ""
     text = f"{states}\n{_read_end(job_fields.get('StdOut', ''))}"
     if has_restarted:
