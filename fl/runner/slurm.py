@@ -5,6 +5,7 @@ Fedloom asks by Slurm's own commands, and goes on without an answer where it can
 
 from __future__ import annotations
 
+import getpass
 import math
 import os
 import re
@@ -215,6 +216,28 @@ def queue() -> dict[str, tuple[str, str]] | None:
     output = _run("squeue", "--me", "--noheader", "--format=%i|%T|%r")
     rows = [line.strip().split("|", 2) for line in (output or "").splitlines()]
     return None if output is None else {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
+
+
+def accepts_no_jobs(account: str, qos: str) -> bool:
+    """Whether Slurm's accounts limit the user's jobs to 0, so that no wait helps.
+
+    Args:
+        account: Account of the job; empty: the default one, so that all of the user's must be 0.
+        qos: Quality of service of the job; empty: the default one, which is not asked for.
+    """
+    rows = ["sacctmgr", "--noheader", "--parsable2", "show"]
+    of_user = [f"user={getpass.getuser()}", *([f"account={account}"] if account else [])]
+    limits = [
+        line.split("|")
+        for line in (
+            _run(*rows, "assoc", "where", *of_user, "format=MaxSubmitJobs,GrpSubmitJobs") or ""
+        ).splitlines()
+    ]
+    if limits and all("0" in values for values in limits):
+        return True
+    format_ = "format=MaxSubmitPU,MaxSubmitPA,GrpSubmit"
+    answer = _run(*rows, "qos", "where", f"name={qos}", format_) if qos else ""
+    return "0" in (answer or "").strip().split("|")
 
 
 def _own_restarts() -> int:
