@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -227,6 +228,17 @@ def measure(
     return best[0], best[1]
 
 
+def program(python: str, parser: argparse.ArgumentParser) -> str:
+    """The absolute path of ``--python``, as peers run in folders of their own.
+
+    A link stays: it leads out of the environment whose packages the peer needs.
+    """
+    path = shutil.which(python)
+    if path is None:
+        parser.error(f"--python: {python!r} is no program. Allowed: a path, or a name in PATH")
+    return str(Path(path).absolute())
+
+
 def peer_command(python: str, folder: str) -> Callable[[Run, bool], list[str]]:
     """What trains a run with PFLlib; ``lean``: with data in memory, and accuracy alone."""
 
@@ -286,6 +298,7 @@ def main() -> None:
     parser.add_argument("--processes", action="store_true", help="one process beside two")
     parser.add_argument("--inside", nargs=2, metavar=("BUNDLE", "STORE"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    asked.python = program(asked.python, parser)
     if asked.inside:
         inside(*asked.inside)
         return

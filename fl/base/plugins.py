@@ -71,6 +71,9 @@ def roots() -> dict[str, Path]:
     return dict(_roots)
 
 
+LONGEST_TEXT = 600
+"""Length from which the text of an error is shortened, in characters."""
+
 VMAP_MESSAGE = "vmap: It looks like you're"
 """First words of PyTorch's message if a tensor in a stack is converted to a Python number."""
 STACK_ADVICE = "this is impossible in a stack of clients; try `execution: {backend: loop}`"
@@ -79,13 +82,26 @@ STACK_ADVICE = "this is impossible in a stack of clients; try `execution: {backe
 def describe(error: BaseException) -> str:
     """Return an exception in one line: ``lab/methods/mine.py, line 30: KeyError: 'x'``.
 
-    File and line are given for code of plugins only; the innermost one counts.
+    File and line are given for code of plugins only; the innermost one counts. Of a long text, such
+    as the command of a compiler and what it printed, the lines that name an error are given.
     """
-    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    text = f"{type(error).__name__}: {_shortened(str(error))}"
     if str(error).startswith(VMAP_MESSAGE):
         text = f"{text.rstrip('.')}; {STACK_ADVICE}"
     line = plugin_line(error)
     return f"{line}: {text}" if line else text
+
+
+def _shortened(text: str) -> str:
+    """Return a text in one line; of a long one, short lines with errors, or both ends."""
+    line = " ".join(text.split())
+    if len(line) <= LONGEST_TEXT:
+        return line
+    lines = (" ".join(part.split()) for part in text.splitlines())
+    errors = [part for part in lines if "error" in part.lower() and len(part) < LONGEST_TEXT // 2]
+    if errors:
+        return "; ".join(errors[:4])
+    return f"{line[: LONGEST_TEXT // 2]} ... {line[-LONGEST_TEXT // 2 :]}"
 
 
 def plugin_line(error: BaseException) -> str:

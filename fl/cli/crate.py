@@ -7,10 +7,11 @@
     config/    the study, the files of the config that it reads, and a config.yaml of its own
     code/      fl and the modules of plugins, the lock file of packages, the licence
     runs/      the study's runs, a store
-    results/   partitions, analyses, tables, report
+    results/   the study's plan, partitions, analyses, tables, report
 
-In the folder, ``PYTHONPATH=code python -m fl report STUDY`` makes the report again. Data sets are
-not included; the crate cites them and has their addresses.
+In the folder, ``PYTHONPATH=code python -m fl report STUDY --planned`` makes the report again. Data
+sets are not included; the crate cites them and has their addresses. As a plan from the config needs
+a user's own files, the crate has the plan, too.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from fl.base.registry import Documentation
 from fl.base.units import quantity
 from fl.cli.stores import readable
 from fl.data.download import LOCK_FILE as LOCK
-from fl.plan import analyses, config, plan, study_files
+from fl.plan import analyses, config, plan, plan_files, study_files
 from fl.plan.config import Execution
 from fl.plan.plan import Plan
 from fl.report import references
@@ -64,7 +65,7 @@ results, the differences from a paper, and the references.
     .venv/bin/python -m pip install -r code/requirements.lock
     export PYTHONPATH=code
     .venv/bin/python -m fl store verify      # compare every file of `runs` with its checksum
-    .venv/bin/python -m fl report {name}     # make tables and report from `runs`
+    .venv/bin/python -m fl report {name} --planned   # make tables and report from `runs`
     .venv/bin/python -m fl recompute RUN     # train a run again and compare its metrics
 
 Data sets are not included. `fedloom datasets NAME` prints the source of a data set; its publisher
@@ -207,6 +208,7 @@ def _results(stage: Path, name: str, planned: Plan) -> Facts:
     for path in dict.fromkeys(folders):
         if path.is_dir():
             shutil.copytree(path, stage / "results" / path.relative_to(results))
+    plan_files.write(plan_files.file_of(stage / "results", "studies", name), study)
     report.build(name, stage / "results", stage / "runs", study)
     return gather(name, stage / "results", stage / "runs", study)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from fl import report
-from fl.base.errors import Location, unknown_name
+from fl.base.errors import FedloomError, Location, unknown_name
 from fl.cli.commands import add_config_option, say
 from fl.cli.stores import readable
 from fl.plan import config, plan, plan_files, result_paths
@@ -82,7 +83,13 @@ def _study_plan(parsed: argparse.Namespace) -> tuple[config.Settings, StudyPlan]
     if parsed.planned:
         config.check_name(parsed.study, Location("the command line"))
         return settings, plan_files.read_study(settings.results, parsed.study)
-    planned = plan.read(parsed.config, [parsed.study])
+    try:
+        planned = plan.read(parsed.config, [parsed.study])
+    except FedloomError:
+        config.check_name(parsed.study, Location("the command line"))
+        if plan_files.file_of(settings.results, "studies", parsed.study).exists():
+            say("--planned goes by the plan that is stored already, without the config", sys.stderr)
+        raise
     plan.supply(planned.runs, settings)
     return settings, planned.studies[parsed.study]
 

@@ -18,7 +18,13 @@ from fl.base.units import quantity, size
 from fl.cli import transfer
 from fl.cli.commands import add_config_option, say
 from fl.cli.run_table import StoredRun, stored_runs, table
-from fl.cli.stores import planned_runs, require_stored, runs_of_studies, store_of
+from fl.cli.stores import (
+    planned_runs,
+    require_stored,
+    results_of,
+    runs_of_studies,
+    store_of,
+)
 from fl.plan import config
 from fl.store import run_check
 from fl.store.run_record import run_of
@@ -110,9 +116,8 @@ def _verify(parsed: argparse.Namespace) -> int:
     require_stored(store, parsed.runs)
     checked = parsed.runs or store.runs()
     logging.info("checking every file of %s", quantity(len(checked), "run"))
-    damaged = {
-        run: problems for run in checked if (problems := run_check.find_problems(store, run))
-    }
+    find_problems = partial(run_check.find_problems, store, results=results_of(parsed.config))
+    damaged = {run: problems for run in checked if (problems := find_problems(run))}
     for problems in damaged.values():
         for line in problems:
             say(line)
@@ -124,7 +129,7 @@ def _verify(parsed: argparse.Namespace) -> int:
         if damaged:
             say("--remove removes these runs; the next snakemake trains them again")
         return int(bool(damaged or data_changes))
-    was_refused = _remove(store, damaged, recheck=True)
+    was_refused = _remove(store, damaged, find_problems)
     return int(was_refused or bool(data_changes))
 
 
@@ -213,15 +218,14 @@ def _total_size(runs: Iterable[StoredRun]) -> str:
     return size(sum(stored.size for stored in runs))
 
 
-def _remove(store: Store, runs: Iterable[str], recheck: bool = False) -> bool:
+def _remove(
+    store: Store, runs: Iterable[str], condition: Callable[[str], object] = lambda run: True
+) -> bool:
     """Remove runs; return whether one stayed, because a process is training it or it is intact."""
     was_refused, removed = False, 0
     for run in runs:
         try:
-            if recheck:
-                store.remove(run, condition=partial(run_check.find_problems, store, run))
-            else:
-                store.remove(run)
+            store.remove(run, partial(condition, run))
             removed += 1
         except FedloomError as error:
             was_refused = True

@@ -30,6 +30,12 @@ def store_of(parsed: argparse.Namespace, creates: bool = False) -> Store:
     return readable(parsed.store or config.read_settings(parsed.config).store)
 
 
+def results_of(folder: Path) -> Path | None:
+    """Return the folder of results of a config folder; None if there is no config."""
+    is_config = (folder / "config.yaml").exists()
+    return Path(config.read_settings(folder).results) if is_config else None
+
+
 def readable(folder: str | Path) -> Store:
     """Return the store of runs in a folder; names runs without read permission, and skips them.
 

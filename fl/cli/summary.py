@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 WEIGHTS = "final weights or predictions that are needed now"
 """Files that a stored run may lack: an analysis, another run, or the study needs them."""
 
+ARCHIVE = "archive"
+"""Folder of the results in which DVC keeps runs, see ``dvc.yaml``."""
+
 
 def add(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of the command ``name``."""
@@ -99,6 +102,12 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     note = f", {len(repeated)} of them again, for {WEIGHTS}" if repeated else ""
     counts = f"{quantity(len(plan.runs), 'run')} in {quantity(len(plan.bundles), 'bundle')}"
     yield f"{counts}; {len(missing)} to train{note}"
+    archive = Store(Path(plan.settings.results) / ARCHIVE)
+    if archived := sum(map(archive.has, unstored)):
+        yield (
+            f"{archived} of them need no training, as they are in {archive.root}. "
+            f"Try: fedloom store import {archive.root}"
+        )
     yield from (line for lines in damages.values() for line in lines)
     if damages:
         yield (

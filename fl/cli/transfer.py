@@ -12,7 +12,13 @@ from fl.base.errors import FedloomError
 from fl.base.units import quantity
 from fl.cli.commands import say
 from fl.cli.run_table import stored_runs, table
-from fl.cli.stores import planned_runs, require_stored, runs_of_studies, store_of
+from fl.cli.stores import (
+    planned_runs,
+    require_stored,
+    results_of,
+    runs_of_studies,
+    store_of,
+)
 from fl.store import import_export
 from fl.store.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW, Copied
 from fl.store.run_record import run_of
@@ -81,8 +87,9 @@ def _export_runs(parsed: argparse.Namespace) -> int:
 def _import_runs(parsed: argparse.Namespace) -> int:
     target = store_of(parsed, creates=True)
     with import_export.open_source(parsed.path) as source:
-        runs = _selected_runs(parsed, source)
-        return _print_outcomes(import_export.copy_run(run, source, target) for run in runs)
+        runs, results = _selected_runs(parsed, source), results_of(parsed.config)
+        copies = (import_export.copy_run(run, source, target, results) for run in runs)
+        return _print_outcomes(copies)
 
 
 def _selected_runs(parsed: argparse.Namespace, source: Store) -> list[str]:

@@ -25,7 +25,7 @@ from fl.base import files
 from fl.base.errors import DataError
 from fl.base.files import atomic_writer, disk_errors, parse_json
 from fl.base.folders import path_of
-from fl.base.schema import HOLDINGS, PARTITION_COLUMNS, UNSEEN
+from fl.base.schema import HOLDINGS, PARTITION_COLUMNS, SPLITS, UNSEEN
 
 MODALITY = "modality"
 """Column of a partition: number of the modality that a client holds."""
@@ -160,6 +160,19 @@ def training_samples(table: pd.DataFrame) -> np.ndarray:
     if UNSEEN in table:
         rows = rows & ~table[UNSEEN].to_numpy(bool)
     return np.sort(table["sample"].to_numpy()[rows])
+
+
+def sizes_of_results(table: pd.DataFrame) -> pd.Series[int]:
+    """Count the samples by client and split, where splits are named as in results.
+
+    Test samples of unseen clients are of the split `fl.base.schema.UNSEEN`. Left out are their
+    validation samples and those of the server, of which results have no rows.
+    """
+    split = table["split"]
+    is_unseen = table["client"].isin(unseen_clients(table))
+    split = split.mask(is_unseen & (split == "test"), UNSEEN)
+    has_rows = split.isin((*SPLITS, UNSEEN)) & ~(is_unseen & (split == "val"))
+    return table[has_rows].groupby([table["client"], split]).size()
 
 
 def read_users_table(spec: Mapping[str, Any]) -> pd.DataFrame:

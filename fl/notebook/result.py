@@ -12,7 +12,8 @@ import pandas as pd
 from fl import report
 from fl.base.errors import FedloomError, Location, unknown_name
 from fl.base.schema import COMPLETE, GLOBAL, PERSONAL, SETTING
-from fl.notebook.display import Page, WideTable, name_arguments, short_traceback
+from fl.notebook.display import Page, WideTable, name_arguments, short_traceback, warn
+from fl.plan import result_paths
 from fl.plan.bundle import Bundle, Run
 from fl.plan.config import Settings
 from fl.plan.study_plan import StudyPlan
@@ -110,7 +111,17 @@ class Result:
 
     @short_traceback
     def report(self) -> Path:
-        """Write the report, like ``fedloom report``; return its path, a page in a notebook."""
+        """Write the report, like ``fedloom report``; return its path, a page in a notebook.
+
+        A warning tells if it replaces the report of another call of the same name.
+        """
+        name, results = self.study.study, self._results
+        if result_paths.page_problem(results, name, self.study.hash) == "out of date":
+            page_path = result_paths.page(results, name)
+            warn(
+                f"{page_path}: was the report of another study {name!r}, or of an earlier version "
+                "of this one, and is replaced. Try: fl.run(name=...), a name for each report"
+            )
         path, *_ = report.build(self.study.study, self._results, self._store.root, self.study)
         return Page(path)
 

@@ -13,11 +13,20 @@ import pandas as pd
 
 from fl.base.arithmetic import PORTABLE
 from fl.base.errors import DataError
-from fl.base.schema import COMPLETE, DIVERGED, MISSING, SETTING, UNSEEN, StudySetting
+from fl.base.schema import (
+    COMPLETE,
+    DIVERGED,
+    MISSING,
+    PARTIAL_METRICS,
+    SETTING,
+    UNSEEN,
+    StudySetting,
+)
 from fl.plan import plan_files
 from fl.plan.study_plan import StudyPlan
 from fl.report import analysis_results, claims, result_files, summaries
 from fl.report.analysis_results import Analysis
+from fl.report.cells import unit
 from fl.report.partitions import Partition, read
 
 
@@ -188,6 +197,19 @@ class Facts:
             return f"Scores are over a sample of {sample} clients{drawn}." if sample else ""
         sizes_by_method = (f"{title} {sample or 'all'}" for title, sample in samples.items())
         return f"Scores are over samples of clients{drawn}: {'; '.join(sizes_by_method)}."
+
+    def undefined_note(self, metric: str) -> str:
+        """Return a sentence if the metric has no value for some scored clients; else empty."""
+        rows = summaries.complete_rows(self.rows[self.rows[summaries.REPORTED]], self.runs)
+        rows = rows[rows["split"] == "test"]
+        final = summaries.final_rows(rows, metric)
+        counts, scored = (t.groupby("run")["client"].nunique() for t in (final, rows))
+        if metric not in PARTIAL_METRICS or not len(counts) or counts.equals(scored):
+            return ""
+        return (
+            f"{unit(metric)}: mean over {span(counts)} of {span(scored)} clients, as it is not "
+            "defined on the test samples of the others."
+        )
 
     @cached_property
     def methods(self) -> dict[str, str]:

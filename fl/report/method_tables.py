@@ -235,7 +235,8 @@ def _main_note(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
             "shares in its training samples."
         )
     diverged = "Diverged runs are counted, not averaged." if summary["n_diverged"].sum() else ""
-    notes = (values, facts.round_note.strip(), diverged, early_stops(facts))
+    undefined = facts.undefined_note(metric)
+    notes = (values, undefined, facts.round_note.strip(), diverged, early_stops(facts))
     return " ".join(filter(None, notes))
 
 

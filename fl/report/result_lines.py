@@ -44,6 +44,7 @@ def results(facts: Facts) -> Iterator[str]:
             if rows["n_clients"].any() or not group:
                 yield f"{study.setting_title(*map(str, setting))}: test {unit(metric)}{group}"
                 yield from _table(rows, metric, titles, chosen, facts.replicates)
+    yield from textwrap.wrap(facts.undefined_note(metric), WIDTH)
     yield from textwrap.wrap(" ".join(claims_tables.claims_made(facts)), WIDTH)
     counts = runs.drop_duplicates("run")["state"].value_counts()
     if set(counts.index) != {"complete"}:

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import logging
 import os
+import shlex
 import shutil
 import stat
 import tempfile
@@ -72,8 +73,8 @@ def keep_programs(store: Path) -> None:
     """Keep programs in the folder ``compiled`` beside the store, so that later jobs load them.
 
     Because jobs run these programs, the folder must belong to the user, and nobody else may enter
-    it. If it does not, programs are kept only as long as this process runs. The folder may be
-    deleted at any time.
+    it, and the C++ compiler must take its path, which PyTorch does not quote. Otherwise programs
+    are kept only as long as this process runs. The folder may be deleted at any time.
 
     Args:
         store: Folder of the store.
@@ -81,9 +82,11 @@ def keep_programs(store: Path) -> None:
     if USER_FOLDER:
         return
     folder = store.resolve().parent / "compiled"
-    with contextlib.suppress(OSError):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_private(folder):
+    is_plain = shlex.quote(str(folder)) == str(folder)
+    if is_plain:
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not is_plain or not _is_private(folder):
         folder = _temporary_folder()
     os.environ[FOLDER_VARIABLE] = str(folder)
 

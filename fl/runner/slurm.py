@@ -5,11 +5,12 @@ Fedloom asks by Slurm's own commands, and goes on without an answer where it can
 
 from __future__ import annotations
 
+import getpass
 import math
 import os
 import re
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,9 @@ PATTERN_BY_REASON = {
     "cancelled": re.compile("CANCELLED"),
 }
 """Patterns of a job's state and its log, by the reason of its end; the first match counts."""
+
+FULL_DISK = re.compile("No space left|disk is full|disk quota", re.IGNORECASE)
+"""Pattern of the log of a process that could not note its end, as a disk was full."""
 
 
 MINUTES_PER_UNIT = {"days": 1440, "hours": 60, "minutes": 1, "seconds": 1 / 60}
@@ -121,7 +125,7 @@ def leave_reason() -> str:
     job_fields = _job_fields(os.environ.get("SLURM_JOB_ID", ""))
     if job_fields.get("JobState") == "RUNNING":
         return "time" if job_fields.get("PreemptTime", "None") == "None" else "preempted"
-    log_end = _read_end(job_fields)
+    log_end = _read_end(job_fields.get("StdOut", ""))
     has_restarted = int(job_fields.get("Restarts", 0)) > _own_restarts()
     return _requeue_reason(log_end) if has_restarted else _first_reason(log_end) or "cancelled"
 
@@ -149,18 +153,19 @@ def end_reason(attempt: Attempt) -> str:
     Returns:
         The reason, see `fl.store.workspace.Attempt`; empty if its job continues.
     """
+    unnoted = "error" if FULL_DISK.search(_read_end(attempt.log)) else "killed"
     if attempt.scheduler != "Slurm":
-        return "killed"
+        return unnoted
     job_fields = _job_fields(attempt.job)
     has_restarted = int(job_fields.get("Restarts", 0)) > attempt.restarts
     if ACTIVE_STATES.search(job_fields.get("JobState", "")) and not has_restarted:
         return ""
     command = ["sacct", "--jobs", attempt.job, "--noheader", "--parsable2", "--format=State"]
     states = _run(*command, *(["--duplicates"] if has_restarted else [])) or ""
-    text = f"{states}\n{_read_end(job_fields)}"
+    text = f"{states}\n{_read_end(job_fields.get('StdOut', ''))}"
     if has_restarted:
         return _requeue_reason(text)
-    return _first_reason(f"{job_fields.get('JobState', '')}\n{text}") or "killed"
+    return _first_reason(f"{job_fields.get('JobState', '')}\n{text}") or unnoted
 
 
 def _requeue_reason(text: str) -> str:
@@ -213,6 +218,28 @@ def queue() -> dict[str, tuple[str, str]] | None:
     return None if output is None else {row[0]: (row[1], row[2]) for row in rows if len(row) == 3}
 
 
+def accepts_no_jobs(account: str, qos: str) -> bool:
+    """Whether Slurm's accounts limit the user's jobs to 0, so that no wait helps.
+
+    Args:
+        account: Account of the job; empty: the default one, so that all of the user's must be 0.
+        qos: Quality of service of the job; empty: the default one, which is not asked for.
+    """
+    rows = ["sacctmgr", "--noheader", "--parsable2", "show"]
+    of_user = [f"user={getpass.getuser()}", *([f"account={account}"] if account else [])]
+    limits = [
+        line.split("|")
+        for line in (
+            _run(*rows, "assoc", "where", *of_user, "format=MaxSubmitJobs,GrpSubmitJobs") or ""
+        ).splitlines()
+    ]
+    if limits and all("0" in values for values in limits):
+        return True
+    format_ = "format=MaxSubmitPU,MaxSubmitPA,GrpSubmit"
+    answer = _run(*rows, "qos", "where", f"name={qos}", format_) if qos else ""
+    return "0" in (answer or "").strip().split("|")
+
+
 def _own_restarts() -> int:
     """Return how often Slurm put the job of this process back into its queue before."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
@@ -239,10 +266,10 @@ def _run(*command: str) -> str | None:
         return None
 
 
-def _read_end(job_fields: Mapping[str, str]) -> str:
-    """Return the end of a job's log; empty if it cannot be read."""
+def _read_end(log: str) -> str:
+    """Return the end of a log; empty if it cannot be read."""
     try:
-        with Path(job_fields.get("StdOut", "")).open("rb") as file:
+        with Path(log).open("rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 20_000))
             return file.read().decode(errors="replace")
     except OSError:

@@ -70,9 +70,16 @@ class Copied:
     reason: str = ""
 
 
-def copy_run(run: str, source: Store, target: Store) -> Copied:
-    """Copy a finished run into ``target``; a run that exists there stays as it is."""
-    if problems := run_check.find_problems(source, run):
+def copy_run(run: str, source: Store, target: Store, results: Path | None = None) -> Copied:
+    """Copy a finished run into ``target``; a run that exists there stays as it is.
+
+    Args:
+        run: The run.
+        source: The store that has it.
+        target: The store that gets it.
+        results: Folder of results with partitions, to compare clients with; None: without that.
+    """
+    if problems := run_check.find_problems(source, run, results):
         return Copied(run, DAMAGED, "; ".join(problems))
     optional = [name for name in OPTIONAL_FILES if source.has(run, (name,))]
     if target.has(run):

@@ -12,10 +12,21 @@ from dataclasses import dataclass, field, is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args, get_origin
 
-from fl.base import fields, identity
+from fl.base import fields, files, identity
 from fl.base.errors import ConfigError, DataError, FedloomError, Location
 from fl.base.fields import Bound, Count, Index, NonNegative, Seed
-from fl.base.schema import GLOBAL, GROUP, METRIC_COLUMNS, PERSONAL, SHARES, SPLITS, UNSEEN
+from fl.base.folders import partition_folder
+from fl.base.schema import (
+    GLOBAL,
+    GROUP,
+    METRIC_COLUMNS,
+    PARTIAL_METRICS,
+    PERSONAL,
+    REWEIGHTED,
+    SHARES,
+    SPLITS,
+    UNSEEN,
+)
 from fl.store.run_record import (
     METRICS,
     PREDICTIONS,
@@ -26,11 +37,14 @@ from fl.store.run_record import (
     Costs,
     ExecutionRecord,
     RunRecord,
+    UnknownCosts,
     is_name,
 )
 from fl.store.store import Store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     import pandas as pd
     from torch import Tensor
@@ -254,6 +268,101 @@ def _problems(
     yield f"two rows have one {', '.join(KEY)}", rows[KEY].assign(owner=owner).duplicated()
 
 
+def check_rounds(rows: pd.DataFrame, record: RunRecord, source: str) -> None:
+    """Check that no rows of a run are missing, as far as its record and its other rounds tell.
+
+    Each round has a training loss of every participant. Each evaluated round has the same clients,
+    numbers of samples and metrics. A record of an earlier version says less, and is checked less.
+
+    Raises:
+        DataError: For the first problem.
+    """
+    training, last = record.spec["training"], record.rounds
+    costs = None if isinstance(record.costs, UnknownCosts) else record.costs
+    if costs is not None and costs.participants and training.get("partial_work") != "dropped":
+        clients = rows[rows["split"] == "train"].groupby("round")["client"].nunique()
+        for round_, count in clients.reindex(range(1, last + 1), fill_value=0).items():
+            if count != costs.participants:
+                problem = f"round {round_} has training losses of {count} clients"
+                raise DataError(f"{source}: {problem}. Allowed: {costs.participants}")
+    scored = rows[(rows["split"] != "train") & (rows["round"] > 0)]
+    every, rounds = training.get("evaluate_every"), {*scored["round"].tolist()}
+    if every and rounds:
+        due = {r for r in range(1, last + 1) if r % every == 0 or r == training["rounds"]}
+        # A run whose training loss is no longer finite ends without an evaluation.
+        optional = {last} if record.state == "diverged" else set()
+        for round_ in sorted((due - optional - rounds) | (rounds - due))[:1]:
+            problem = "is not evaluated" if round_ in due else "is evaluated"
+            allowed = f"every round that {every} divides, and round {training['rounds']}"
+            raise DataError(f"{source}: round {round_} {problem}. Allowed: {allowed}")
+    whole = scored[~scored["metric"].isin(PARTIAL_METRICS)]
+    counts = whole.groupby([name for name in KEY if name != "round"] + ["n"]).size()
+    uneven = counts[counts != len(rounds)]
+    for key, count in zip(uneven.index.tolist(), uneven.tolist(), strict=True):
+        client, split, stage, metric, _ = key
+        problem = f"client {client} has {metric} ({stage}, {split}) in {count} evaluated rounds"
+        raise DataError(f"{source}: {problem}. Allowed: {len(rounds)}, with equal n")
+
+
+def check_clients(
+    rows: pd.DataFrame, spec: Mapping[str, Any], sizes: pd.Series[int], source: str
+) -> None:
+    """Check that the clients of a run and their numbers of samples are those of its partition.
+
+    Args:
+        rows: Metrics of the run.
+        spec: Spec of the run.
+        sizes: Number of samples by client and split, see
+            `fl.data.partition_table.sizes_of_results`.
+        source: Text of the run for errors.
+
+    Raises:
+        DataError: For the first problem.
+    """
+    rows = rows[rows["metric"] != REWEIGHTED]
+    if spec.get("train_on") is not None:  # On fewer samples, or on images.
+        rows = rows[rows["split"] != "train"]
+    pairs = rows[["client", "split", "stage", "n"]].drop_duplicates()
+    if spec.get("test") == "global":
+        union = sizes.groupby("split").transform("sum")
+        sizes = sizes.where(sizes.index.get_level_values("split") != "test", union)
+    expected: dict[tuple[int, str], int] = dict(
+        zip(sizes.index.tolist(), sizes.tolist(), strict=True)
+    )
+    for client, split, n in pairs[["client", "split", "n"]].itertuples(index=False):
+        size = expected.get((client, split), 0)
+        if n != size:
+            problem = f"client {client} has {n} {split} samples"
+            raise DataError(f"{source}: {problem}. Allowed: {size}, as in the partition")
+    if spec["training"].get("evaluate_clients") is not None:
+        return
+    shared = pairs[(pairs["stage"] == GLOBAL) & (pairs["split"] != "train")]
+    stage = shared if len(shared) else pairs[pairs["split"] == "test"]
+    scored = {*zip(stage["client"], stage["split"], strict=True)}
+    # Not every model serves unseen clients.
+    splits = {"val", "test", *stage["split"]} if len(shared) else {"test"}
+    due = {pair for pair in expected if pair[1] in splits}
+    for client, split in sorted(due - scored)[:1]:
+        problem = f"client {client} has {split} samples, and no {split} row"
+        raise DataError(f"{source}: {problem}. Allowed: rows of every client of the partition")
+
+
+def _partition_sizes(record: RunRecord, results: Path) -> pd.Series[int] | None:
+    """Return the samples of each client in the run's partition; None if it is not there."""
+    from fl.data import partition_table, partitioning
+
+    folder = partition_folder(results, record.code.get("partition", ""))
+    if not files.is_file(folder / partitioning.RECORD_FILE):
+        return None
+    partition = files.read_sealed(folder / partitioning.RECORD_FILE)
+    table = folder / partitioning.TABLE_FILE
+    is_same = partition["content"] == record.data.get("partition")
+    # Another check tells partitions that have changed.
+    if not is_same or files.find_damage(table, partition["files"][partitioning.TABLE_FILE]):
+        return None
+    return partition_table.sizes_of_results(partition_table.read(table))
+
+
 def check_predictions(table: pd.DataFrame, source: str) -> None:
     """Check (`DataError`) the columns of predictions, see `fl.engine.predictions`."""
     from pandas.api import types
@@ -301,8 +410,14 @@ def check_traces(traces: Mapping[str, Tensor], last: int, source: str) -> None:
             raise DataError(f"{source}: {name[:80]!r} is of shape {[*shape]}. Allowed: {allowed}")
 
 
-def find_problems(store: Store, run: str) -> list[str]:
-    """Return a line for each problem of a finished run: files, name, content."""
+def find_problems(store: Store, run: str, results: Path | None = None) -> list[str]:
+    """Return a line for each problem of a finished run: files, name, content.
+
+    Args:
+        store: The store.
+        run: The run.
+        results: Folder of results with partitions, to compare clients with; None: without that.
+    """
     if damages := store.verify(run):
         return damages
     folder = store.folder(run)
@@ -316,7 +431,12 @@ def find_problems(store: Store, run: str) -> list[str]:
         if METRICS not in record["files"]:
             return [f"{folder}: has no {METRICS}"]
         checked = RunRecord.from_json(record)
-        joined_metrics([store.metrics(run)], [checked], [str(folder / METRICS)])
+        source = str(folder / METRICS)
+        rows = joined_metrics([store.metrics(run)], [checked], [source])
+        check_rounds(rows, checked, source)
+        sizes = None if results is None else _partition_sizes(checked, results)
+        if sizes is not None:
+            check_clients(rows, checked.spec, sizes, source)
         if WEIGHTS in record["files"]:
             store.weights(run)
         if PREDICTIONS in record["files"]:

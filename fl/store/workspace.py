@@ -8,6 +8,7 @@ the reason. See `fl.store.store` for the folders.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import re
 import secrets
@@ -80,10 +81,21 @@ def _next_number(folder: Path) -> int:
 
 
 def write_attempt(folder: Path, number: int, attempt: Attempt) -> None:
-    """Write the file of an attempt; an error of the disk does not stop the run."""
+    """Write the file of an attempt; an error of the disk does not stop the run.
+
+    A full disk has no room for a new file, but mostly for more text in the old one, whose end is
+    still within a block of the disk. Without its reason, the end would be taken for a kill.
+    """
+    path = folder / f"attempt-{number}.json"
     with contextlib.suppress(OSError, FedloomError):
-        if folder.is_dir():  # A finished run has no such folder.
-            files.write_json(folder / f"attempt-{number}.json", asdict(attempt))
+        if not folder.is_dir():  # A finished run has no such folder.
+            return
+        try:
+            files.write_json(path, asdict(attempt))
+        except (OSError, FedloomError):
+            with path.open("r+b") as file:
+                file.write(json.dumps(asdict(attempt)).encode())
+                file.truncate()
 
 
 def close_attempt(folder: Path, ended: str) -> None:

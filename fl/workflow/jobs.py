@@ -36,6 +36,9 @@ from fl.workflow.estimate import Rates, client_steps
 MOST_BUNDLES = 500
 """Largest number of bundles of a job, as their files are arguments of one command."""
 
+UNMEASURED_JOBS = 100
+"""Number of jobs of a cluster that share bundles of unknown length, if there are more of these."""
+
 SECONDS_PER_STEP = 5e-4
 """Assumed seconds of a local step of a client where nothing has been measured."""
 
@@ -177,6 +180,8 @@ def _merged(
     """
     rates, depths = Rates(store), _depths(bundles)
     costs = {name: _cost(bundle, rates, store, merge) for name, bundle in bundles.items()}
+    if merge is True:
+        costs |= _unmeasured_costs(bundles, costs)
     readers = readers if isinstance(merge, Machine) else {}
     group_of: dict[str, Group] = {
         name: (
@@ -276,6 +281,22 @@ def _distributed(units: list[Unit], costs: Mapping[str, float], length: float) -
         work, number, names = heapq.heappop(jobs)
         heapq.heappush(jobs, (work + cost, number, [*names, *unit]))
     return [*separate, *(names for _, _, names in sorted(jobs, key=lambda job: job[1]))]
+
+
+def _unmeasured_costs(
+    bundles: Mapping[str, Bundle], costs: Mapping[str, float]
+) -> dict[str, float]:
+    """Return seconds for bundles of unknown length by which they become `UNMEASURED_JOBS` jobs.
+
+    Fewer bundles than that stay jobs of their own. A job that reaches its limit goes on later, so
+    that too long a job costs time, but thousands of jobs cost the scheduler's patience.
+    """
+    unknown = [name for name, cost in costs.items() if math.isinf(cost)]
+    if len(unknown) <= UNMEASURED_JOBS:
+        return {}
+    lengths = (_length(bundles[name].execution, 0.0, True) for name in unknown)
+    share = UNMEASURED_JOBS / len(unknown)
+    return {name: length * share for name, length in zip(unknown, lengths, strict=True)}
 
 
 def _cost(bundle: Bundle, rates: Rates, store: Store, merge: bool | Machine) -> float:

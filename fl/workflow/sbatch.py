@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,31 +109,73 @@ def main(arguments: Sequence[str]) -> int:
     if job and (error := submission.repeated_error_of_job(Path(results), job, float(start))):
         print(f"fedloom: not submitted again: two attempts ended with {error}", file=sys.stderr)
         return 1
-    patience = PATIENCE_SECONDS
-    while True:
-        result = subprocess.run([program, *words], capture_output=True, text=True, stdin=None)
-        is_full = bool(result.returncode and FULL.search(result.stderr))
-        if is_full and slurm.queue() == {}:  # No job of the user will make room by its end.
-            patience -= PAUSE_SECONDS
-        is_waiting = is_full and patience > 0
-        number = result.stdout.strip().partition(";")[0]
+
+    def note(number: str, message: str, is_waiting: bool) -> None:
+        """Write the submission of a training job."""
         if job:
             log = Path(_option(words, "-D"), _option(words, "--output").replace("%j", number))
-            message = _line(result.stderr)
-            last = Submission(number, str(log), time.time(), message, is_waiting)
+            last = Submission(number, str(log), time.time(), _line(message), is_waiting)
             submission.write(record, last)
-        if not is_waiting or not _wait(Path(folder), int(snakemake)):
+
+    def is_wanted() -> bool:
+        return _is_wanted(Path(folder), int(snakemake))
+
+    patience = PATIENCE_SECONDS
+    while True:
+        result = _submit([program, *words], lambda message: note("", message, True), is_wanted)
+        is_full = bool(result.returncode and FULL.search(result.stderr))
+        is_closed = is_full and slurm.accepts_no_jobs(
+            _option(words, "--account"), _option(words, "--qos")
+        )
+        if is_full and slurm.queue() == {}:  # No job of the user will make room by its end.
+            patience -= PAUSE_SECONDS
+        is_waiting = is_full and not is_closed and patience > 0
+        note(result.stdout.strip().partition(";")[0], result.stderr, is_waiting)
+        if not is_waiting or not _wait(is_wanted):
             sys.stdout.write(result.stdout)
             sys.stderr.write(result.stderr)
+            if is_closed:
+                print("fedloom: a limit of 0 jobs is no matter of time", file=sys.stderr)
             return result.returncode
 
 
-def _wait(folder: Path, snakemake: int) -> bool:
+def _submit(
+    command: Sequence[str], note: Callable[[str], None], is_wanted: Callable[[], bool]
+) -> subprocess.CompletedProcess[str]:
+    """Call `sbatch`, which waits by itself for minutes while Slurm takes no jobs.
+
+    Args:
+        command: The program and its arguments.
+        note: Function that gets what it has printed while it waits.
+        is_wanted: Function that says whether the job is still wanted; if not, the program is ended.
+
+    Returns:
+        Its exit status and what it printed.
+    """
+    with tempfile.NamedTemporaryFile("w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        noted = ""
+        while True:
+            try:
+                output, _ = process.communicate(timeout=min(1.0, PAUSE_SECONDS))
+                break
+            except subprocess.TimeoutExpired:
+                message = Path(errors.name).read_text(errors="replace")
+                if message != noted and FULL.search(message):
+                    note(message)
+                    noted = message
+                if not is_wanted():
+                    process.terminate()
+        message = Path(errors.name).read_text(errors="replace")
+    return subprocess.CompletedProcess(command, process.returncode, output, message)
+
+
+def _wait(is_wanted: Callable[[], bool]) -> bool:
     """Wait before the next submission; return whether Snakemake still wants it."""
     end = time.monotonic() + PAUSE_SECONDS
-    while (is_wanted := _is_wanted(folder, snakemake)) and time.monotonic() < end:
+    while (is_still_wanted := is_wanted()) and time.monotonic() < end:
         time.sleep(min(1.0, PAUSE_SECONDS))
-    return is_wanted
+    return is_still_wanted
 
 
 def _is_wanted(folder: Path, snakemake: int) -> bool:

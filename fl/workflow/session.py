@@ -29,6 +29,9 @@ from fl.workflow import markers, sbatch, submission
 from fl.workflow.jobs import Machine
 from fl.workflow.monitor import InterruptHandler, ProgressMonitor, print_failures_at_exit
 
+SHORT_MINUTES = 10
+"""Limit of a job in minutes below which it waits for a large part of its time."""
+
 
 @dataclass
 class Session:
@@ -61,6 +64,7 @@ class Session:
     outdated: set[Path] = field(default_factory=set)
     selected: Collection[str] | None = None
     _told_limits: set[tuple[str | None, int, int]] = field(default_factory=set)
+    _told_short: set[tuple[str | None, int, int]] = field(default_factory=set)
 
     @property
     def results(self) -> Path:
@@ -101,7 +105,10 @@ class Session:
         return [] if all(Path(path).exists() for path in outputs) else [*inputs]
 
     def minutes(self, execution: Execution) -> int:
-        """Return the minutes that a job asks for; warns once if its partition allows no more."""
+        """Return the minutes that a job asks for; warns once if its partition allows no more.
+
+        It also warns of a limit that leaves little time to train.
+        """
         allowed = slurm.job_minutes(execution, self._time_limits)
         partition, minutes = execution.slurm_partition, execution.minutes
         limit = (partition, minutes, allowed)
@@ -111,6 +118,13 @@ class Session:
             self.logger.warning(
                 f"Jobs ask for {allowed} minutes instead of {minutes}, as {place} allows no more. "
                 "A job at its limit goes on from its checkpoint in another job."
+            )
+        if self._has_slurm and allowed < SHORT_MINUTES and limit not in self._told_short:
+            self._told_short.add(limit)
+            self.logger.warning(
+                f"minutes: is {allowed}. A job is asked to leave two minutes before its limit, and "
+                "Slurm lets it wait for two minutes before it goes on. Try: longer `minutes`, and "
+                "a shorter `--signal=TERM@120` in the profile if rounds are short."
             )
         return allowed
 

@@ -40,6 +40,7 @@ TEXT_BY_REASON = {
     "preempted": "a job with a higher priority took its place",
     "requeued": "Slurm put its job back into the queue, on request or as its node failed",
     "cancelled": "it was cancelled",
+    "error": "its disk was full",
     "killed": "it was killed for an unknown reason (possibly out of memory)",
     "": "it is silent, but Slurm counts its job as active; its node may have failed",
 }

@@ -380,3 +380,11 @@ def test_a_broken_file_is_one_message(
     line = f"{os.path.relpath(lab)}/methods/my_anchor.py, line 10"
     assert f"{lab.name}.methods.my_anchor {problem.replace('{line}', line)}" in said
     assert "Traceback" not in said
+
+
+def test_of_a_compilers_long_message_the_errors_are_told() -> None:
+    command = "g++ " + "-D X " * 700
+    text = f"C++ compile error\n\nCommand:\n{command}\nOutput:\ng++: fatal error: no such file\n"
+    told = plugins.describe(RuntimeError(text))
+    assert told == "RuntimeError: C++ compile error; g++: fatal error: no such file"
+    assert len(plugins.describe(RuntimeError("x " * 2000))) < 700

@@ -12,11 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import planning
 import preloaded
 import pytest
 
 from fl.cli import main
+from fl.runner import environment
 from fl.store.store import Store
 
 pytest.importorskip("rocrate", reason="the package of crates (make extras)")
@@ -79,13 +81,22 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """``python -m fl`` in a folder, with the code of another one."""
     command = [preloaded.python(), "-m", "fl", *words]
-    environment = {**os.environ, "PYTHONPATH": str(code)}
-    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    variables = {**os.environ, "PYTHONPATH": str(code)}
+    return subprocess.run(command, cwd=root, env=variables, capture_output=True, text=True)
 
 
 def entities(place: Path) -> dict[str, dict[str, Any]]:
     graph = json.loads((place / "ro-crate-metadata.json").read_text())["@graph"]
     return {entity["@id"]: entity for entity in graph}
+
+
+def make_blind(place: Path) -> None:
+    """Remove the commit from a crate, by the program on the page."""
+    page = (planning.ROOT / "docs" / "guide" / "publish.md").read_text()
+    section = page.partition("## Blind review")[2]
+    [script] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    variables = {**os.environ, "PYTHONPATH": "code"}
+    subprocess.run([sys.executable, "-c", script], cwd=place, env=variables, check=True)
 
 
 @pytest.fixture(scope="module")
@@ -198,18 +209,46 @@ def test_of_a_plugin_only_its_code_and_what_it_opens_goes_into_a_crate(crate: Pa
 def test_the_way_to_a_blind_review_leaves_runs_whole(crate: Path, tmp_path: Path) -> None:
     place = tmp_path / "blind"
     shutil.copytree(crate, place)
-    page = (planning.ROOT / "docs" / "guide" / "publish.md").read_text()
-    section = page.partition("## Blind review")[2]
-    [script] = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    environment = {**os.environ, "PYTHONPATH": "code"}
-    subprocess.run([sys.executable, "-c", script], cwd=place, env=environment, check=True)
+    make_blind(place)
     done = run(place, ["store", "verify"], place / "code")
     assert done.returncode == 0 and "3 runs checked, 0 damaged" in done.stdout, done.stderr
     store = Store(place / "runs")
     for name in store.runs():
         assert store.record(name)["environment"]["commit"] is None
         assert "+" not in store.record(name)["versions"]["fedloom"]
-    assert run(place, ["report", "tiny"], place / "code").returncode == 0
+    assert run(place, ["report", "tiny", "--planned"], place / "code").returncode == 0
+
+
+def test_a_crate_has_all_for_the_report_of_a_study_of_the_users_table(tmp_path: Path) -> None:
+    """The table is not in the crate, and its reader has it not; blind, the commit is gone."""
+    root = tmp_path / "lab"
+    root.mkdir()
+    lines = [f"{i % 7},{i % 5},{'ab'[i % 2]}" for i in range(80)]
+    (root / "patients.csv").write_text("\n".join(["x,z,y", *lines]))
+    data = {"table": {"path": str(root / "patients.csv"), "label": "y"}}
+    training = {**planning.STUDY["training"], "rounds": 2}
+    study = {"datasets": [data], "training": training}
+    config = planning.write_config(root, {**study, "partitions": [{"homogeneous": {"clients": 2}}]})
+    assert run(root, ["plan", "--write", "--config", str(config)]).returncode == 0
+    bundles = map(str, sorted((root / "results" / "plan" / "bundles").glob("*.json")))
+    assert run(root, ["train", *bundles, "--store", str(root / "runs")]).returncode == 0
+    place = tmp_path / "crate"
+    done = run(root, ["export", "tiny", "--crate", str(place), "--license", LICENCE])
+    assert done.returncode == 0, done.stderr
+    (root / "patients.csv").unlink()
+    report = place / "results" / "report"
+    commit = environment.version().partition("+")[2]
+    assert commit and commit in (report / "tiny.bib").read_text()
+    make_blind(place)
+    done = run(place, ["report", "tiny", "--planned"], place / "code")
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 runs stored" in done.stdout
+    runs = pd.read_parquet(place / "results" / "tables" / "tiny.runs.parquet")
+    pages = [(report / name).read_text() for name in ("tiny.html", "tiny.bib")]
+    for text in (*pages, runs.to_csv()):
+        assert commit not in text and environment.VERSION in text
+    plain = run(place, ["report", "tiny"], place / "code")
+    assert plain.returncode == 1 and "--planned" in plain.stderr, plain.stderr
 
 
 def test_a_place_that_is_taken_is_refused(lab: Path, crate: Path) -> None:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import killing
+import pandas as pd
 import planning
 import pytest
 import shelving
@@ -373,3 +374,43 @@ def bring(source: Path, target: Path) -> None:
     for run in Store(source).runs():
         moved = import_export.copy_run(run, Store(source), Store(target))
         assert moved.outcome in (import_export.NEW, import_export.EXISTING, import_export.BUSY)
+
+
+def rows_again(place: Planned, run: str, edit: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
+    """Give a run other rows, and seal its record again."""
+    folder = place.root / "runs" / run
+    changed = edit(pd.read_parquet(folder / "metrics.parquet")).reset_index(drop=True)
+    files.write_table(folder / "metrics.parquet", changed)
+    record = place.store().record(run)
+    named = tuple(record.pop("files"))
+    files.write_sealed(folder / "run.json", record, files=named)
+
+
+@pytest.mark.parametrize(
+    ("edit", "problem"),
+    [
+        (lambda rows: rows.assign(client=rows["client"].max() - rows["client"]), "partition"),
+        (lambda rows: rows[rows["client"] < 2], "training losses of 2 clients. Allowed: 4"),
+        (lambda rows: rows[(rows["round"] != 1) | (rows["split"] == "train")], "round 1 is not"),
+        (lambda rows: rows.drop(rows.index[rows["split"] == "test"][:1]), "evaluated rounds"),
+        (lambda rows: rows[(rows["client"] > 0) | (rows["split"] == "train")], "no test row"),
+        (lambda rows: rows[rows["split"] == "train"], "no test row"),
+    ],
+    ids=["renumbered", "clients cut", "round cut", "row cut", "test cut", "all tests cut"],
+)
+def test_rows_that_were_changed_and_sealed_again_are_damaged(
+    place: Planned,
+    say: Say,
+    tmp_path: Path,
+    edit: Callable[[pd.DataFrame], pd.DataFrame],
+    problem: str,
+):
+    """The record's rounds and participants, and the clients of the partition, show it."""
+    run = place.runs("fedavg")[0]
+    assert "0 damaged" in say("verify")
+    rows_again(place, run, edit)
+    said = say("verify", exit_status=1)
+    assert f"{run}/metrics.parquet: " in said and problem in said and "1 damaged" in said
+    archive, ours = place.root / "runs", ("--store", str(tmp_path / "ours"))
+    said = say("import", str(archive), *ours, exit_status=1)
+    assert "3 new, 1 damaged" in said and problem in said

@@ -151,3 +151,21 @@ def test_a_run_whose_file_is_cut_does_not_count_as_stored(
     assert f"{run}  seed 0      damaged" in said
     assert f"{path}: " in said
     assert "1 run damaged" in said and "Try: fedloom store" in said
+
+
+def test_a_plan_tells_of_runs_that_only_the_archive_of_dvc_has(
+    planned: Callable[..., Planned], capsys: pytest.CaptureFixture[str]
+):
+    study = planned(seeds=[0, 1])
+    assert study.train("fedavg") == 0
+    archive = study.root / "results" / "archive"
+    config = ["--config", str(study.root / "config")]
+    assert main.main(["store", "export", str(archive), *config]) == 0
+    capsys.readouterr()
+    assert main.main(["plan", *config]) == 0
+    assert "store import" not in capsys.readouterr().out, "the store has them"
+    shutil.rmtree(study.root / "runs")
+    assert main.main(["plan", *config]) == 0
+    said = capsys.readouterr().out
+    assert "2 to train" in said and f"2 of them need no training, as they are in {archive}" in said
+    assert f"fedloom store import {archive}" in said

@@ -143,3 +143,18 @@ def test_a_printed_table_has_all_its_columns(result: fl.Result) -> None:
     for shown in (repr(table), repr(table.head(1)), table._repr_html_()):
         assert all(column in shown for column in table.columns)
     assert isinstance(table[["title", "mean"]], WideTable) and "..." not in repr(table)
+
+
+def test_a_report_that_replaces_that_of_another_call_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call = {**CALL, "rounds": 1}
+    first = fl.run(name="mine", methods=["local"], **call)
+    first.report()
+    first.report()
+    second = fl.run(name="mine", methods=["fedavg"], **call)
+    assert not [w for w in recwarn if "replaced" in str(w.message)]
+    with pytest.warns(fl.FedloomWarning, match=r"mine\.html: .*replaced.*name="):
+        page = second.report()
+    assert "FedAvg" in page.read_text()

@@ -373,3 +373,16 @@ def test_tables_say_that_a_sample_of_the_clients_is_scored(tmp_path):
     assert sentence(ditto=[None]) == only
     assert sentence(ditto=[6]) == only
     assert sentence(fedavg=[6]) == ""
+
+
+def test_tables_count_the_clients_on_which_a_metric_is_not_defined(tmp_path):
+    """One client has equal targets, so no R2, and its own RMSE."""
+    rmse, r2 = clients([1.0, 2.0, 3.0, 4.0], metric="rmse"), clients([0.1, 0.2], metric="r2")
+    write_run(tmp_path / "runs", "a", [*rmse, *r2])
+    facts = facts_of(tmp_path, entry("a", "fedavg"), metric="rmse")
+    [table] = method_tables.other_metrics(facts)
+    assert "R2: mean over 2 of 4 clients" in table.note
+    assert "clients, as" not in method_tables.main_table(facts).note
+    facts = facts_of(tmp_path, entry("a", "fedavg"), metric="r2")
+    assert "over 2 of 4 clients" in method_tables.main_table(facts).note
+    assert "over 2 of 4 clients" in " ".join(result_lines.results(facts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import subprocess
@@ -242,3 +243,18 @@ def test_validation_samples_beside_released_code_are_those_of_our_clients() -> N
         assert len(y) == population.VALIDATION
     trained = np.concatenate([*run.client_data.samples["train"]])
     assert not np.isin(np.concatenate([*run.client_data.samples["val"]]), trained).any()
+
+
+def test_the_python_of_peers_is_a_path_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    python = tmp_path / "peers" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    parser = argparse.ArgumentParser()
+    assert runs.program("peers/bin/python", parser) == str(python), "the link itself"
+    assert Path(runs.program("sh", parser)).is_absolute()
+    with pytest.raises(SystemExit):
+        runs.program("nowhere/bin/python", parser)
+    assert "--python: 'nowhere/bin/python'" in capsys.readouterr().err

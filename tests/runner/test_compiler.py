@@ -48,3 +48,11 @@ def test_programs_that_others_could_have_put_there_are_not_run(
     process_settings.keep_programs(tmp_path / "runs")
     used = Path(os.environ[process_settings.FOLDER_VARIABLE])
     assert used != folder and stat.S_IMODE(used.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("name", ["my results", "o'hara", "a$b"])
+def test_programs_lie_where_the_compiler_takes_the_path(name: str, tmp_path: Path) -> None:
+    process_settings.keep_programs(tmp_path / name / "runs")
+    used = os.environ[process_settings.FOLDER_VARIABLE]
+    assert Path(used).is_dir() and name not in used
+    assert not (tmp_path / name).exists()

@@ -132,3 +132,17 @@ def test_a_job_asks_for_no_more_time_than_its_partition_allows(
 
     assert [minutes(None), minutes("debug"), minutes("debug,gpu")] == [60, 30, 60]
     assert [minutes(None, 20), minutes("long"), minutes("free")] == [20, 240, 240]
+
+
+@pytest.mark.parametrize("scheduler", ["Slurm", "PBS"])
+def test_a_job_that_a_full_disk_ended_needs_no_more_memory(
+    scheduler: str, commands: Commands, tmp_path: Path
+) -> None:
+    log = tmp_path / "train.log"
+    attempt = Attempt(scheduler, "7", str(log))
+    commands.answer("FAILED")
+    log.write_text("round 3 of 9\n")
+    assert slurm.end_reason(attempt) == "killed"
+    log.write_text("runs/ab.partial: the disk is full; free some space, then start again\n")
+    assert slurm.end_reason(attempt) == "error"
+    assert TEXT_BY_REASON["error"]

@@ -24,6 +24,7 @@ from fl.base.errors import DataError, FedloomError
 from fl.store import checkpoint, lease
 from fl.store.run_record import PREDICTIONS, WEIGHTS
 from fl.store.store import Store
+from fl.store.workspace import Attempt, read_attempts
 
 RUN = "fedavg-0a1b"
 RECORD = {"method": "fedavg", "seconds": 1.5}
@@ -260,6 +261,18 @@ def test_a_full_disk_keeps_the_checkpoints(small_disk: Path) -> None:
         assert checkpoint.load_latest(work.checkpoints) is not None
         assert work.finish(RECORD, rows_of(1), weights_of(1))
     is_whole(small_disk)
+
+
+def test_an_attempt_that_a_full_disk_ends_is_no_kill(small_disk: Path) -> None:
+    """Kills raise a job's memory."""
+    with store_of(small_disk).open(RUN) as work:
+        assert work is not None
+        work.begin(Attempt("Slurm", "7", memory_mb=1000))
+        with contextlib.suppress(OSError):
+            (small_disk / "ballast").write_bytes(bytes(1 << 20))
+        work.note(ended="error", error="the disk is full")
+        [attempt] = read_attempts(work.folder)
+        assert (attempt.job, attempt.ended, attempt.error) == ("7", "error", "the disk is full")
 
 
 def test_a_disk_that_is_full_or_read_only_from_the_start_is_named(small_disk: Path) -> None:

@@ -84,6 +84,13 @@ def test_what_nobody_knows_is_not_merged(spec, store):
     assert [len(g) for g in formed(many(spec, 4, run_minutes=1, merge_minutes=0), store)] == [1] * 4
 
 
+def test_thousands_of_bundles_of_unknown_length_are_a_hundred_jobs(spec, store):
+    found = formed(many(spec, 4000), store)
+    assert [len(group) for group in found] == [40] * 100
+    assert len(formed(many(spec, 100), store)) == 100
+    assert len(formed(many(spec, 300, merge_minutes=0), store)) == 300
+
+
 def test_only_what_is_missing_counts(spec, store):
     names = ("b", "c")
     bundles = {name: bundle(name, spec, runs=20, run_minutes=1) for name in names}

@@ -152,6 +152,18 @@ def test_a_limit_of_slurm_is_told_once(
     assert begin(config).minutes(executions[0]) == 240, "no job of this machine has a limit"
 
 
+def test_a_limit_in_which_jobs_mostly_wait_is_told(
+    config: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(session.slurm, "time_limits", lambda: {})
+    found = begin(config, executor="slurm", logger=logging.getLogger("snakemake"))
+    assert [found.minutes(Execution(minutes=n)) for n in (3, 3, 10)] == [3, 3, 10]
+    [told] = caplog.messages
+    assert "minutes: is 3" in told
+    assert begin(config).minutes(Execution(minutes=3)) == 3
+    assert len(caplog.messages) == 1, "on this machine nothing waits"
+
+
 def test_a_failed_workflow_reports_what_there_is_and_an_interrupted_one_does_not(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

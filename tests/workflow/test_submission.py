@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -91,6 +92,38 @@ def test_a_full_queue_is_waited_for(slurm: Slurm, tmp_path: Path, capfd) -> None
     assert submit(slurm, tmp_path) == 1
     assert "invalid partition" in last(tmp_path).message
     assert (slurm.folder / "refusals").read_text() == f"{FULL}\n", "that is no matter of time"
+
+
+@pytest.mark.parametrize(("limits", "status"), [("0|", 1), ("|", 0), ("0|\n50|", 0)])
+def test_a_limit_of_no_jobs_is_not_waited_for(
+    slurm: Slurm, tmp_path: Path, capfd, limits: str, status: int
+) -> None:
+    slurm.queue("6|RUNNING|None")
+    slurm.refuse(*[FULL] * 9)
+    slurm._program("sacctmgr", f"printf '{limits}\\n'")
+    assert submit(slurm, tmp_path) == status
+    assert ("limit of 0 jobs" in capfd.readouterr().err) == bool(status)
+    assert last(tmp_path).is_waiting is False
+
+
+def test_that_sbatch_waits_by_itself_is_told(
+    slurm: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying"
+    slurm._program(
+        "sbatch", f"echo '{busy}' >&2; until [ -e {slurm.folder}/go ]; do sleep 0.05; done; echo 7"
+    )
+    done: list[int] = []
+    thread = threading.Thread(target=lambda: done.append(submit(slurm, tmp_path)))
+    thread.start()
+    end = time.monotonic() + 60
+    while not [*submission.read_all(tmp_path)] and time.monotonic() < end:
+        time.sleep(0.05)
+    waiting = last(tmp_path)
+    (slurm.folder / "go").touch()
+    thread.join()
+    assert (waiting.is_waiting, waiting.message) == (True, busy)
+    assert (done, last(tmp_path).job, last(tmp_path).is_waiting) == ([0], "7", False)
 
 
 def test_the_program_is_the_sbatch_in_path_until_no_job_is_wanted(
