@@ -45,13 +45,17 @@ def cells(page: str) -> dict[str, list[str]]:
 def test_a_result_is_the_table_of_its_report_with_costs(result: fl.Result) -> None:
     page = result._repr_html_()
     rows = cells(page)
-    table = result.table()
+    table, short = result.draws(), result.table()
+    assert len(short) == len(table) / 2
     for method, head in (("local", "Local"), ("more", "more (ours)")):
         means = table[table["method"] == method]
         pooled = means.groupby(means["partition"].str.contains("alpha=5"))["mean"].agg(
             ["mean", "std"]
         )
         expected = [f"{100 * m:.1f} ± {100 * s:.1f}" for m, s in pooled.to_numpy()]
+        merged = short[short["method"] == method]
+        assert merged[["mean", "sd_seeds"]].to_numpy() == pytest.approx(pooled.to_numpy())
+        assert set(merged["n_seeds"]) == {2} and "draw" not in merged
         shown = [re.sub(r"<[^>]*>", "", cell).replace("4 rounds", "") for cell in rows[head]]
         assert shown[:2] == expected, method
     runs = result.runs()
@@ -70,7 +74,7 @@ def test_a_result_has_the_tests_of_its_report_and_says_what_is_significant(
     tests = result.tests()
     pairs = [{"more", "local"}, {"more", "fedavg"}, {"local", "fedavg"}]
     assert len(tests) == 6 and set(tests["unit"]) == {"draw"} and set(tests["n"]) == {2}
-    table = result.table()
+    table = result.draws()
     means = table.groupby(["method", table["partition"].str.contains("alpha=5")])["mean"].mean()
     for row in tests.to_dict("records"):
         assert {row["method"], row["other"]} in pairs
@@ -91,11 +95,11 @@ def test_a_result_has_the_tests_of_its_report_and_says_what_is_significant(
         ["more", "fedavg"],
     ]
     assert set(tests["verdict"]) <= {"ahead", "behind", "not told apart"} and set(tests["n"]) == {6}
-    assert "draw" not in baseline.table()
+    assert baseline.draws().equals(baseline.table())
 
 
-def test_a_table_names_draws_if_there_are_several(result: fl.Result) -> None:
-    table = result.table()
+def test_the_long_table_names_draws_if_there_are_several(result: fl.Result) -> None:
+    table = result.draws()
     assert [*table][:5] == ["dataset", "partition", "model", "draw", "method"]
     seeds = table["partition"].str.extract(r"seed=(\d)")[0]
     assert table["draw"].tolist() == [f"partition seed {seed}" for seed in seeds]
