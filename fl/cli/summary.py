@@ -18,6 +18,7 @@ from fl.plan import analyses, config
 from fl.plan import plan as plans
 from fl.plan.bundle import Bundle, Run, missing_runs
 from fl.plan.plan import Plan
+from fl.report.claims import few_units_note
 from fl.store.store import Store
 from fl.workflow import jobs, selection
 from fl.workflow.estimate import Rates, client_steps, large_metrics
@@ -95,7 +96,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             exists = analyses.exists(Path(plan.settings.results), analysis.analysis)
             state = "exists" if exists else "will be made"
             yield f"  analysis {analysis.title or analysis.text}: {state}   {analysis.analysis}"
-        yield from (f"  {note}" for note in study.notes)
+        yield from (f"  {note}" for note in [*study.notes, few_units_note(study)] if note)
     note = f", {len(repeated)} of them again, for {WEIGHTS}" if repeated else ""
     counts = f"{quantity(len(plan.runs), 'run')} in {quantity(len(plan.bundles), 'bundle')}"
     yield f"{counts}; {len(missing)} to train{note}"

@@ -19,6 +19,7 @@ from fl.notebook.keys import CALL
 from fl.plan.bundle import Bundle, missing_runs, training_order
 from fl.plan.plan import Plan, supply
 from fl.report import analysis_results, partitions
+from fl.report.claims import few_units_note
 from fl.runner.job import train_bundle
 from fl.runner.job_processes import Interruption
 from fl.runner.runs import Failure, describe_failures
@@ -75,6 +76,8 @@ def train(
         _make_data([bundles[name] for name in missing], bar)
         for study in plan.studies.values():
             for note in partitions.notes(results, study):
+                warn(note)
+            if missing and (note := few_units_note(study)):
                 warn(note)
         with restored_settings():
             for bundle in training_order([bundles[name] for name in missing], store):

@@ -30,8 +30,8 @@ COLUMNS = [
     *("mean", "sd_seeds", "sd_clients", "worst", "p10"),
     *("n_clients", "n_seeds", "n_diverged", "n_missing"),
 ]
-"""Columns of `load`; ``docs/guide/analyse.md`` describes them. In `draws`, ``draw`` follows those of
-`fl.base.schema.SETTING` if a setting has several draws.
+"""Columns of `load`; ``docs/guide/analyse.md`` describes them. In `draws`, ``draw`` follows those
+of `fl.base.schema.SETTING` if a setting has several draws.
 """
 
 

@@ -18,6 +18,7 @@ from fl.report.facts import Facts, rows_of_setting
 from fl.report.figures import Figure, Panel
 from fl.report.method_tables import Record, Show, by_setting, main_table, personalisation
 from fl.report.plots import series_of
+from fl.report.remarks import remarks
 from fl.report.summaries import KEY, PACE_SHARES, TIMED_SHARE, stored_runs
 
 COST_KEYS = tuple(column for column in schema.COSTS if column != "seconds")
@@ -236,6 +237,7 @@ def overview(facts: Facts) -> Table:
     cells += [nothing] * (len(table.rows) - len(cells))
     rows = tuple(_extended(row, added) for row, added in zip(table.rows, cells, strict=True))
     note = "Costs are means over all runs of a method; bytes are down and up."
+    note = " ".join([note, *remarks(facts)])
     heads = (*table.columns, *COST_COLUMNS)
     return replace(
         table, columns=heads, rows=rows, note=f"{table.note} {note}".lstrip(), crossed=""
