@@ -134,7 +134,8 @@ class Result:
 
         Args:
             kind: ``curves`` over rounds, final values of all ``clients``, or values against their
-                ``cost`` in bytes.
+                ``cost``: bytes of all clients in a run, and in the runs that it starts from. The
+                value of a method that sends nothing is a line.
             axes: Axes to draw on; by default those of a new figure.
             setting: ``dataset``, ``partition`` and ``model``, without the seeds of draws, to draw
                 one of several settings.

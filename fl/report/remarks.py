@@ -103,8 +103,8 @@ def _rising_remark(facts: Facts) -> str:
     frame, up = plots.curve_frame(facts), rising(facts.metric)
     counts: dict[str, int] = {}
     totals: dict[str, int] = {}
-    for (*_, method), curve in frame.groupby(KEY, sort=False):
-        curve = curve.sort_values("round")
+    for key, of_method in frame.groupby(KEY, sort=False):
+        curve, method = of_method.sort_values("round"), str(key[-1])
         rounds, values = curve["round"].to_numpy(), curve["mean"].to_numpy() * (1 if up else -1)
         totals[method] = totals.get(method, 0) + 1
         counts[method] = counts.get(method, 0) + _still_rises(

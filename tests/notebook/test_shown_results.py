@@ -13,11 +13,17 @@ from notebooks import CALL
 
 import fl
 from fl.base.errors import FedloomError
+from fl.base.units import duration, size
 from fl.notebook.display import WideTable
 
 matplotlib.use("agg")
 
-METHODS = {"local": None, "fedavg": None, "more": {"method": "fedavg", "rounds": 4}}
+METHODS = {
+    "local": None,
+    "fedavg": None,
+    "more": {"method": "fedavg", "rounds": 4},
+}
+TUNED = {"method": "finetune", "start": "fedavg", "rounds": 1}
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +67,31 @@ def test_a_result_is_the_table_of_its_report_with_costs(result: fl.Result) -> No
     runs = result.runs()
     local, fedavg = (runs[runs["method"] == method] for method in ("local", "fedavg"))
     assert rows["Local"][-1] == "0 B" and (local["bytes_up"] == 0).all()
-    total = (fedavg["bytes_up"] + fedavg["bytes_down"]).mean()
-    assert rows["FedAvg"][-1].startswith(f"{total:.3g}"[:2])
+    total = 2 * 4 * (fedavg["bytes_up"] + fedavg["bytes_down"]).mean()  # Rounds times clients.
+    assert rows["FedAvg"][-1] == size(total)
     assert "<b>" in page and "href" not in page
     remarks = re.findall(r"<b>[^<]*</b><small>4 rounds</small>", page)
     assert len(remarks) == sum("<b>" in cell for cell in rows["more (ours)"][:2])
+
+
+def test_what_a_method_starts_from_counts_in_its_costs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    methods = {"local": None, "fedavg": None, "fedavg-ft": TUNED}
+    result = fl.run(methods=methods, **{**CALL, "rounds": 2, "seeds": 2})
+    page = result._repr_html_()
+    rows, runs = cells(page), result.runs().set_index("method")
+    assert rows["FedAvg-FT"][-1] == rows["FedAvg"][-1] != "0 B"
+    seconds = runs.loc[["fedavg", "fedavg-ft"], "seconds"].sum() / 2
+    assert rows["FedAvg-FT"][-2] == duration(seconds)
+    assert "in bold; no difference is significant" in page
+    axes: Any = result.plot("cost")
+    points = [container.get_label() for container in axes.containers]
+    assert points == ["FedAvg", "FedAvg-FT"]
+    [flat] = [line for line in axes.lines if line.get_label() == "Local (0)"]
+    mean = result.table().set_index("method")["mean"]["local"]
+    assert flat.get_ydata() == pytest.approx([100 * mean] * 2)
 
 
 def test_a_result_has_the_tests_of_its_report_and_says_what_is_significant(
