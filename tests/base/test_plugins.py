@@ -239,8 +239,8 @@ def test_a_study_of_ones_own_parts_is_trained(lab: Path, tmp_path: Path) -> None
     [asked] = index.analyses
     assert main.main(["analyse", asked]) == 0
     made = tmp_path / "results/analyses" / asked
-    assert pd.read_parquet(made / "table.parquet")["classes"].tolist() == [2.0, 2.0]
-    assert (made / "figure-2.pdf").is_file() and not (made / "figure-3.pdf").exists()
+    assert pd.read_parquet(made / "table.parquet")["classes"].tolist() == [2.0] * 3
+    assert (made / "figure-3.pdf").is_file() and not (made / "figure-4.pdf").exists()
 
 
 def test_a_hyper_parameter_called_as_a_key_of_every_entry_is_refused(
