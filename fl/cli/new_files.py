@@ -27,6 +27,8 @@ KIND_BY_WORD = {
     "dataset": "data set",
     "scheme": "partition scheme",
     "analysis": "analysis",
+    "filter": "upload filter",
+    "aggregation": "aggregation",
 }
 """Kind of component by the word of the command line."""
 
@@ -109,6 +111,7 @@ def workspace_sources(slurm: bool, dvc: bool, examples: bool) -> Iterator[tuple[
     yield ".gitignore", WORKSPACE_FILES / "gitignore"
     yield "config/config.yaml", WORKSPACE_FILES / "config.yaml"
     yield "config/studies/first.yaml", WORKSPACE_FILES / "first.yaml"
+    yield "README.md", WORKSPACE_FILES / "readme.md"
     yield "mylab/README.md", WORKSPACE_FILES / "mylab.md"
     yield "profiles/default/config.yaml", WORKFLOW / "profiles" / "default" / "config.yaml"
     if slurm:

@@ -1,18 +1,29 @@
-"""``fedloom run``: Snakemake for those who do not know it."""
+"""``fedloom run``: Snakemake for those who do not know it.
+
+The terminal shows the progress of runs and the results; what Snakemake prints goes to a log.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fl.base.errors import EXIT_INTERRUPTED, FedloomError, Location
-from fl.cli.commands import add_config_option
+from fl.base.files import disk_errors
+from fl.cli.commands import add_config_option, say
 from fl.plan import config
 from fl.workflow import selection
+from fl.workflow.monitor import FAILED, TERMINAL_VARIABLE
+
+LOG = Path("logs") / "snakemake.log"
+"""Log of the last call, in the folder of results."""
+LAST_LINES = 30
+"""Lines of the log that are shown after a failure."""
 
 DRY_RUN = {"-n", "--dry-run", "--dryrun"}
 CONFIG_OPTIONS = ("--config", "-C")
@@ -24,7 +35,10 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
     add_config_option(parser)
     parser.add_argument("studies", nargs="*", help="studies (default: those in config.yaml)")
     selection.add_option(parser)
-    parser.epilog = "Words behind -- are for Snakemake: fedloom run -- --cores 2 --dry-run"
+    parser.epilog = (
+        "Words behind -- are for Snakemake, whose lines are then shown: "
+        "fedloom run -- --cores 2 --dry-run"
+    )
     parser.set_defaults(run=_run)
 
 
@@ -55,16 +69,12 @@ def _run(parsed: argparse.Namespace) -> int:
     names = config.split_names(parsed.studies)
     _check(parsed, names)
     words = snakemake_words(names, parsed.only, parsed.config, parsed.snakemake)
-    # Ctrl-C reaches Snakemake too, which ends its jobs and then itself.
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with subprocess.Popen(
-            [sys.executable, "-m", "snakemake", *words],
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        ) as process:
-            status = process.wait()
-    finally:
-        signal.signal(signal.SIGINT, handler)
+    log = None if parsed.snakemake else _new_log(Path(config.read_settings(parsed.config).results))
+    status = _snakemake(words, log)
+    if status > 0 and log:
+        for line in _last_lines(log):
+            say(line, file=sys.stderr)
+        say(f"All lines of Snakemake and its jobs: {log}", file=sys.stderr)
     if status or DRY_RUN & {*parsed.snakemake}:
         return EXIT_INTERRUPTED if status < 0 else status
     from fl.cli.results import show  # Snakemake need not wait for what only reports import.
@@ -72,6 +82,58 @@ def _run(parsed: argparse.Namespace) -> int:
     for study in names or config.read_settings(parsed.config).studies:
         show(argparse.Namespace(**{**vars(parsed), "study": study, "planned": False, "table": ""}))
     return 0
+
+
+def _new_log(results: Path) -> Path:
+    """Make the empty log, and tell its path."""
+    path = results / LOG
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A second call at the same time goes on writing to the file that it has opened.
+        path.unlink(missing_ok=True)
+        path.touch()
+    say(f"Training starts. Log: {path}", file=sys.stderr)
+    return path
+
+
+def _snakemake(words: Sequence[str], log: Path | None) -> int:
+    """Run Snakemake, and return its exit status.
+
+    Args:
+        words: Its arguments.
+        log: File for what it and its jobs print; None: the terminal.
+    """
+    command = [sys.executable, "-m", "snakemake", *words]
+    # Ctrl-C reaches Snakemake too, which ends its jobs and then itself.
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def restore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    try:
+        if log is None:
+            return subprocess.run(command, preexec_fn=restore).returncode
+        terminal = os.dup(2)
+        try:
+            with log.open("ab") as file:
+                return subprocess.run(
+                    command,
+                    preexec_fn=restore,
+                    stdout=file,
+                    stderr=file,
+                    pass_fds=[terminal],
+                    env={**os.environ, TERMINAL_VARIABLE: str(terminal)},
+                ).returncode
+        finally:
+            os.close(terminal)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _last_lines(log: Path) -> Iterator[str]:
+    """Return the end of a log, without the list of unfinished runs, which was shown already."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    yield from text.partition(f"{FAILED}\n")[0].rstrip().splitlines()[-LAST_LINES:]
 
 
 def _check(parsed: argparse.Namespace, names: Sequence[str]) -> None:

@@ -18,6 +18,8 @@ from fl.plan import analyses, config
 from fl.plan import plan as plans
 from fl.plan.bundle import Bundle, Run, missing_runs
 from fl.plan.plan import Plan
+from fl.plan.study_plan import StudyPlan
+from fl.report.claims import few_units_note
 from fl.store.store import Store
 from fl.workflow import jobs, selection
 from fl.workflow.estimate import Rates, client_steps, large_metrics
@@ -25,6 +27,9 @@ from fl.workflow.jobs import Job
 
 if TYPE_CHECKING:
     from fl.base.specs import Spec
+
+MAX_LINES = 12
+"""Lines for methods and settings of a study; of more, there is one for each method."""
 
 WEIGHTS = "final weights or predictions that are needed now"
 """Files that a stored run may lack: an analysis, another run, or the study needs them."""
@@ -39,7 +44,7 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument(
         "studies", nargs="*", help="studies, also as a,b (default: those in config.yaml)"
     )
-    parser.add_argument("--runs", action="store_true", help="list every run")
+    parser.add_argument("--runs", action="store_true", help="list every draw and run")
     parser.add_argument(
         "--write", action="store_true", help="write results/plan, as Snakemake does too"
     )
@@ -62,7 +67,7 @@ def _plan(parsed: argparse.Namespace) -> None:
 
 
 def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
-    """Return a line for each method and setting of each study, then the totals.
+    """Return lines on the methods and settings of each study (`_groups`), then the totals.
 
     The totals count a run once that two studies share.
     """
@@ -79,16 +84,13 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     }
     for name, study in plan.studies.items():
         yield f"{name}: {study.title}"
-        groups: dict[tuple[str, ...], list[Run]] = {}
-        for run in study.runs:
-            key = (run.method, run.dataset, run.partition, run.model)
-            groups.setdefault(key, []).append(run)
-        for (method, *setting), runs in groups.items():
+        groups = _groups(study, every_run)
+        for (method, setting), runs in groups.items():
             stored = sum(run.run not in unstored and run.run not in damages for run in runs)
             n_incomplete = sum(run.run in repeated for run in runs)
             note = f" ({n_incomplete} without {WEIGHTS})" if n_incomplete else ""
             counts = f"{stored:4} of {len(runs):4} runs stored{note}"
-            yield f"  {method:16} {counts}   {study.setting_title(*setting)}"
+            yield f"  {method:16} {counts}   {setting}"
             if every_run:
                 yield from (f"    {_run_line(run, to_train, damages)}" for run in runs)
         yield from (
@@ -98,7 +100,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             exists = analyses.exists(Path(plan.settings.results), analysis.analysis)
             state = "exists" if exists else "will be made"
             yield f"  analysis {analysis.title or analysis.text}: {state}   {analysis.analysis}"
-        yield from (f"  {note}" for note in study.notes)
+        yield from (f"  {note}" for note in [*study.notes, few_units_note(study)] if note)
     note = f", {len(repeated)} of them again, for {WEIGHTS}" if repeated else ""
     counts = f"{quantity(len(plan.runs), 'run')} in {quantity(len(plan.bundles), 'bundle')}"
     yield f"{counts}; {len(missing)} to train{note}"
@@ -126,6 +128,28 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
         yield _cost([member.spec for member in missing], rates)
         yield from _job_lines(plan, incomplete, store, rates)
         yield from _large_metrics_line(incomplete.values())
+
+
+def _groups(study: StudyPlan, every_run: bool) -> dict[tuple[str, str], list[Run]]:
+    """Return runs by method and the text of their setting.
+
+    Draws of a setting are counted, and more than `MAX_LINES` groups become a group for each method,
+    unless every run is listed.
+    """
+    by_setting: dict[tuple[str, str], list[Run]] = {}
+    by_method: dict[tuple[str, str], list[Run]] = {}
+    titles = {setting.id: setting.title.replace(" · ", " / ") for setting in study.settings}
+    for setting, title in titles.items():
+        draws = {run.draw for run in study.runs if run.setting == setting}
+        titles[setting] = f"{title}, {len(draws)} draws" if len(draws) > 1 else title
+    whole = f"{len(titles)} settings, see --runs"
+    for run in study.runs:
+        drawn = study.setting_title(run.dataset, run.partition, run.model)
+        text = drawn if every_run else titles[run.setting]
+        by_setting.setdefault((run.method, text), []).append(run)
+        by_method.setdefault((run.method, whole), []).append(run)
+    is_long = len(by_setting) > MAX_LINES and len(titles) > 1 and not every_run
+    return by_method if is_long else by_setting
 
 
 def _layers(names: str) -> str:

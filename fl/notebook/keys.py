@@ -19,6 +19,7 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from fl.api.training import Training
 from fl.base import fields, files, plugins, registry
@@ -207,15 +208,19 @@ class Classes:
             item = keys.pop("model")
         if not is_own(item):
             return item
-        if isinstance(item, FunctionType):
+        if isinstance(item, nn.Module):
+            raise _instance_error(item, location)
+        if isinstance(item, FunctionType) or _is_module_class(item):
             return {self._write_factory(item, location): keys}
         name, values = self._write_plugin("model", item, location)
         return {name: {**values, **keys}}
 
-    def _write_factory(self, function: FunctionType, location: Location) -> str:
-        """Write and use the plugin of a function that makes models; return its name."""
+    def _write_factory(self, function: FunctionType | type, location: Location) -> str:
+        """Write and use the plugin of a function or class that makes models; return its name."""
         is_named = function.__name__ != source.LAMBDA
         class_name = function.__name__.title().replace("_", "") if is_named else "Model"
+        if isinstance(function, type):
+            class_name = function.__name__
         with _located(location):
             text = source.factory_text(function, class_name, "Model of a function of a notebook.")
         return self._use_text("model", class_name, text, location)
@@ -254,6 +259,30 @@ class Classes:
                 files.write_bytes(path, f"{text}\n".encode())
         plugins.use([str(package)], location)
         self.plugins.append(str(package))
+
+
+def _is_module_class(value: Any) -> bool:
+    """Whether a value is a class of PyTorch's modules that is not written as a plugin."""
+    is_plugin = dataclasses.is_dataclass(value) and hasattr(value, "build")
+    return isinstance(value, type) and issubclass(value, nn.Module) and not is_plugin
+
+
+def _instance_error(module: nn.Module, location: Location) -> ConfigError:
+    """Return the error for a network in place of what makes one, with the line to write."""
+    cls = type(module)
+    name = f"nn.{cls.__name__}" if cls.__module__.startswith("torch.nn") else cls.__name__
+    problem = f"is a network of the class {name}, but each run makes its own, by its seed"
+    line = f"model=lambda shape, classes: {name}(...)"
+    if cls.__name__ == name:
+        try:
+            source.factory_text(cls, name, "")
+        except FedloomError as error:
+            advice = str(error).partition("Try: ")[2]
+            line = advice if advice.startswith("model=") else line
+        else:
+            line = f"model={name}"
+    advice = f"{line}; for trained weights see docs/guide/trained-weights.md"
+    return ConfigError(location, problem, advice=advice)
 
 
 def _title(entry: Any) -> str:

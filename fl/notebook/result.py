@@ -42,7 +42,7 @@ class Result:
     short table, which differences are significant, and the folder of its runs.
 
     If a study has several data sets, partitions or models, choose one by ``dataset=``,
-    ``partition=`` and ``model=``, with the names in `table`. Models and predictions of a grid are
+    ``partition=`` and ``model=``, with the names in `draws`. Models and predictions of a grid are
     those of the point that was chosen on validation data.
 
     Attributes:
@@ -67,12 +67,21 @@ class Result:
 
     @short_traceback
     def table(self, metric: str | None = None, unseen: bool = False) -> pd.DataFrame:
-        """Return the main table, a row for each setting and method; see `fl.report.load`.
+        """Return the means of the report's main table, a row for each setting and method.
 
-        Data sets, partitions and models have their titles where the study gives them.
+        Means are over draws if a setting has several; `draws` has a row for each. Columns and
+        arguments are those of `fl.report.load`. Data sets, partitions and models have their titles
+        where the study gives them.
         """
         return self._titled(
             report.load(self.study, self._results, self._store.root, metric, unseen)
+        )
+
+    @short_traceback
+    def draws(self, metric: str | None = None, unseen: bool = False) -> pd.DataFrame:
+        """Return a row for each setting, draw and method; see `fl.report.draws`."""
+        return self._titled(
+            report.draws(self.study, self._results, self._store.root, metric, unseen)
         )
 
     @short_traceback
@@ -136,7 +145,8 @@ class Result:
 
         Args:
             kind: ``curves`` over rounds, final values of all ``clients``, or values against their
-                ``cost`` in bytes.
+                ``cost``: bytes of all clients in a run, and in the runs that it starts from. The
+                value of a method that sends nothing is a line.
             axes: Axes to draw on; by default those of a new figure.
             setting: ``dataset``, ``partition`` and ``model``, without the seeds of draws, to draw
                 one of several settings.

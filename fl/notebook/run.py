@@ -64,10 +64,11 @@ def run(
     ``methods={"mine": Mine(strength=0.1)}``, for a grid ``{"mine": {"method": Mine, "strength":
     [0.1, 1.0]}}``. The class is written as in a plugin, see ``docs/guide/tutorial.md``. A model can
     also be a function, ``model=lambda shape, classes: nn.Sequential(...)``: further parameters have
-    defaults and are keys. ``{"model": Net, "width": [5, 10]}`` is a grid over keys of a model,
-    a setting for each value. The source of a class or function, with the functions, classes and
-    constants that it uses, becomes a plugin in ``results/classes``, and is part of the names of its
-    runs.
+    defaults and are keys. So can a class of ``nn.Module``, ``model=Net``, whose constructor takes
+    ``shape`` and ``classes`` or needs nothing. ``{"model": Net, "width": [5, 10]}`` is a grid over
+    keys of a model, a setting for each value. The source of a class or function, with the
+    functions, classes and constants that it uses, becomes a plugin in ``results/classes``, and is
+    part of the names of its runs.
 
     Portable runs are trained in a process of their own, which computes the same bits on all
     processors; ``arithmetic="native"`` trains in this process, as a debugger needs it.

@@ -64,14 +64,15 @@ def module_text(cls: type, summary: str) -> str:
     return needs.text(summary)
 
 
-def factory_text(function: FunctionType, class_name: str, summary: str) -> str:
+def factory_text(function: FunctionType | type, class_name: str, summary: str) -> str:
     """Return the text of a module with a class whose ``build`` calls a function that makes models.
 
     Parameters of the function after ``shape`` and ``classes`` are keys of the class, with the
-    function's defaults.
+    function's defaults. A class of PyTorch's modules may take neither.
 
     Args:
-        function: The function; also a lambda, or one that is defined inside a function.
+        function: The function; also a lambda, or one that is defined inside a function, or a class
+            of PyTorch's modules.
         class_name: Name of the class.
         summary: First line of the docstrings of module and class.
 
@@ -79,14 +80,18 @@ def factory_text(function: FunctionType, class_name: str, summary: str) -> str:
         FedloomError: If the function has other parameters or no source, or uses a value that cannot
             be written as text.
     """
-    keys = _factory_keys(function)
+    first: tuple[str, ...] = ("shape", "classes")
     needs, name = _Dependencies(), f"make_{class_name.lower()}"
+    if isinstance(function, type):
+        (first, keys), name = _constructor_keys(function), function.__name__
+    else:
+        keys = _factory_keys(function)
     needs.add(name, function, name)
     needs.imports.add("from dataclasses import dataclass")
     while needs.has_name(class_name):  # A function ``net`` often makes a class ``Net``.
         class_name += "Factory"
     fields = [f"    {key}: {type(value).__name__} = {value!r}" for key, value in keys.items()]
-    arguments = ", ".join(["shape", "classes", *(f"{key}=self.{key}" for key in keys)])
+    arguments = ", ".join([*first, *(f"{key}=self.{key}" for key in keys)])
     wrapper = "\n".join(
         [
             "@dataclass(frozen=True)",
@@ -100,6 +105,29 @@ def factory_text(function: FunctionType, class_name: str, summary: str) -> str:
     )
     needs.definitions[class_name] = wrapper
     return needs.text(summary)
+
+
+def _constructor_keys(cls: type) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return what the constructor of a module takes first, and its other parameters with defaults.
+
+    Only numbers and texts can be keys; other parameters keep their defaults.
+
+    Raises:
+        FedloomError: If it needs more than ``shape`` and ``classes``.
+    """
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    parameters = [p for p in inspect.signature(cls).parameters.values() if p.kind not in variable]
+    required = [p.name for p in parameters if p.default is inspect.Parameter.empty]
+    if required not in ([], ["shape", "classes"]):
+        call = f"{cls.__name__}({', '.join(f'{name}=...' for name in required)})"
+        raise FedloomError(
+            f"{cls.__name__} needs {', '.join(required)}",
+            advice=f"model=lambda shape, classes: {call}",
+        )
+    keys = {
+        p.name: p.default for p in parameters if isinstance(p.default, bool | int | float | str)
+    }
+    return tuple(required), keys
 
 
 def _factory_keys(function: FunctionType) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from fl.plan.config import Settings
 from fl.plan.plan import Plan, supply
 from fl.plan.study_plan import StudyPlan
 from fl.report import analysis_results, partitions
+from fl.report.claims import few_units_note
 from fl.runner.job import train_bundle
 from fl.runner.job_processes import Interruption
 from fl.runner.runs import Failure, describe_failures
@@ -84,6 +85,8 @@ def train(
         worker.call(PORTABLE, _make_data, incomplete, bar=bar)
         for study in plan.studies.values():
             for note in partitions.notes(results, study):
+                warn(note)
+            if missing and (note := few_units_note(study)):
                 warn(note)
         with restored_settings():
             for bundle in training_order(incomplete, store):

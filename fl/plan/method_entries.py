@@ -26,6 +26,9 @@ from fl.plan.config import Draft, Execution
 from fl.plan.grids import EntryLayers, Layer, checked_layer, checked_layers, points
 from fl.plan.scenario import Scenario
 
+TUNED = "-ft"
+"""End of the name of an entry that trains another's model further: ``fedavg-ft``, FedAvg-FT."""
+
 
 class MethodEntry:
     """A method entry of a study.
@@ -143,6 +146,8 @@ class MethodEntry:
         other_entries = {label: entry for label, entry in entries.items() if entry is not self}
         if start is not None or self.declared.starts:
             self.parent = self._starting_entry(start, other_entries)
+            if "title" not in self._keys and self.label == f"{self.parent.label}{TUNED}":
+                self.title = f"{self.parent.title}{TUNED.upper()}"
         if isinstance(train_on, int) and not isinstance(train_on, bool):
             count = fields.value(Count, train_on, self.location / "train_on")
             self.samples_per_class = int(count)

@@ -1,6 +1,6 @@
 """The report of a study: one offline HTML page, and its tables in Markdown and LaTeX.
 
-`load` and `curves` give the same numbers as data frames, for notebooks and scripts.
+`load`, `draws` and `curves` give the same numbers as data frames, for notebooks and scripts.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ COLUMNS = [
     *("mean", "sd_seeds", "sd_clients", "worst", "p10"),
     *("n_clients", "n_seeds", "n_diverged", "n_missing"),
 ]
-"""Columns of `load`; ``docs/guide/analyse.md`` describes them. If a setting has several draws,
-``draw`` follows those of `fl.base.schema.SETTING`.
+"""Columns of `load`; ``docs/guide/analyse.md`` describes them. In `draws`, ``draw`` follows those
+of `fl.base.schema.SETTING` if a setting has several draws.
 """
 
 
@@ -114,7 +114,9 @@ def load(
     """Return a study's main table: a row for each setting and method, at the selected point.
 
     The columns are `COLUMNS`. Values are on the clients' test samples; shares are fractions of one:
-    0.96 where the report says 96.0. Nothing is written.
+    0.96 where the report says 96.0. If a setting has several draws, values are means over them, as
+    in the report: ``sd_seeds`` is the deviation over draws, ``n_seeds`` their number, and ``point``
+    lists the points that they chose; `draws` has a row for each. Nothing is written.
 
     Args:
         study: Name of the study, or its plan, see `fl.plan.plan.Plan`.
@@ -127,21 +129,26 @@ def load(
     Raises:
         DataError: If the study was not planned, no row has the metric, or a file cannot be read.
     """
-    plan, rows, runs = _tables(study, results, store)
-    split = UNSEEN if unseen else "test"
-    metric_names = sorted(rows["metric"].unique())
-    if metric == AREA and AREA not in metric_names and AREA in plan.metrics:
-        raise DataError(f"metric: is {metric!r}, but {NO_AREA}", ", ".join(metric_names))
-    if metric is not None and metric_names and metric not in metric_names:
-        raise DataError(f"metric: is {metric!r}. Allowed: {', '.join(metric_names)}")
-    summary = summaries.summarise(rows, runs, metric or plan.metric, split)
-    if unseen:
-        summary = summary[summary["n_clients"] > 0]
-    chosen = runs.loc[runs["selected"], [*KEY, "draw", "title", "point"]]
-    table = summary.merge(chosen.drop_duplicates(KEY), on=KEY, how="left")
-    if (runs["draw"] != "").any():
-        return table[[*SETTING, "draw", *COLUMNS[len(SETTING) :]]]
-    return table[COLUMNS]
+    facts = _facts(study, results, store, metric)
+    facts = facts.merged_draws or facts
+    return _main(facts, metric, unseen)[COLUMNS]
+
+
+def draws(
+    study: str | StudyPlan,
+    results: str | Path = "results",
+    store: str | Path | None = None,
+    metric: str | None = None,
+    unseen: bool = False,
+) -> pd.DataFrame:
+    """Return a row for each setting, draw and method; without several draws, the table of `load`.
+
+    Arguments and errors are those of `load`. ``mean`` and ``sd_seeds`` are over the training seeds
+    of a draw.
+    """
+    facts = _facts(study, results, store, metric)
+    names = [*SETTING, "draw"] if (facts.runs["draw"] != "").any() else SETTING
+    return _main(facts, metric, unseen)[[*names, *COLUMNS[len(SETTING) :]]]
 
 
 def curves(
@@ -159,6 +166,33 @@ def curves(
     """
     _, rows, runs = _tables(study, results, store)
     return summaries.curves(rows, runs, UNSEEN if unseen else "test")
+
+
+def _facts(
+    study: str | StudyPlan, results: str | Path, store: str | Path | None, metric: str | None
+) -> Facts:
+    """Return a study's tables; an error for a metric that no row has."""
+    facts = Facts(*_tables(study, results, store))
+    metric_names = sorted(facts.rows["metric"].unique())
+    if metric == AREA and AREA not in metric_names and AREA in facts.plan.metrics:
+        raise DataError(f"metric: is {metric!r}, but {NO_AREA}", ", ".join(metric_names))
+    if metric is not None and metric_names and metric not in metric_names:
+        raise DataError(f"metric: is {metric!r}. Allowed: {', '.join(metric_names)}")
+    return facts
+
+
+def _main(facts: Facts, metric: str | None, unseen: bool) -> pd.DataFrame:
+    """Return the summary of a metric with draws, titles and selected points."""
+    summary = facts.summarise(metric or facts.metric, UNSEEN if unseen else "test")
+    if unseen:
+        summary = summary[summary["n_clients"] > 0]
+    chosen = facts.with_settings(facts.runs.loc[facts.runs["selected"]])
+    named = chosen.groupby(KEY, sort=False).agg(
+        draw=("draw", "first"),
+        title=("title", "first"),
+        point=("point", lambda points: "; ".join(points.unique())),
+    )
+    return summary.merge(named.reset_index(), on=KEY, how="left")
 
 
 def _tables(

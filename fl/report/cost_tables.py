@@ -18,11 +18,12 @@ from fl.report.facts import Facts, rows_of_setting
 from fl.report.figures import Figure, Panel
 from fl.report.method_tables import Record, Show, by_setting, main_table, personalisation
 from fl.report.plots import series_of
-from fl.report.summaries import KEY, PACE_SHARES, TIMED_SHARE, stored_runs
+from fl.report.remarks import remarks
+from fl.report.summaries import KEY, PACE_SHARES, TIMED_SHARE, whole_costs
 
 COST_KEYS = tuple(column for column in schema.COSTS if column != "seconds")
 
-COST_COLUMNS = (Column("time of\na run"), Column("bytes of a client\nand round"))
+COST_COLUMNS = (Column("time of\na run"), Column("bytes of\na run"))
 
 
 def pace_table(facts: Facts) -> Table | None:
@@ -177,11 +178,15 @@ def bytes_figure(facts: Facts) -> Figure | None:
 
     None if no method sends at most half as many as another.
     """
-    frame = plots.cost_frame(facts)
+    frame = plots.upload_frame(facts)
     uploads = frame.loc[frame["bytes_up"] > 0, "bytes_up"]
     if uploads.empty or uploads.max() < 2 * uploads.min():
         return None
-    return _figure(facts, "bytes_up", plots.COST_LABEL, frame)
+    silent = [
+        facts.methods[m] for m in facts.methods if m in {*frame[frame["bytes_up"] == 0].method}
+    ]
+    note = f"Not drawn, as nothing is sent up: {', '.join(silent)}." if silent else ""
+    return _figure(facts, "bytes_up", "bytes up a client and round", frame, note)
 
 
 def _figure(
@@ -235,7 +240,11 @@ def overview(facts: Facts) -> Table:
     cells = [*(cost_cells.get(method, nothing) for method in facts.methods)]
     cells += [nothing] * (len(table.rows) - len(cells))
     rows = tuple(_extended(row, added) for row, added in zip(table.rows, cells, strict=True))
-    note = "Costs are means over all runs of a method; bytes are down and up."
+    note = (
+        "Costs are means over the runs of a method, with those of the runs that it starts from; "
+        "bytes are those of all clients, down and up."
+    )
+    note = " ".join([note, *remarks(facts)])
     heads = (*table.columns, *COST_COLUMNS)
     return replace(
         table, columns=heads, rows=rows, note=f"{table.note} {note}".lstrip(), crossed=""
@@ -249,13 +258,16 @@ def _extended(row: Row, added: tuple[Cell, ...]) -> Row:
 
 def _cost_cells(facts: Facts) -> dict[str, tuple[Cell, Cell]]:
     """Return the cells of `COST_COLUMNS` by method."""
-    runs = stored_runs(facts.runs)
-    sent = runs["bytes_down"].astype("float64") + runs["bytes_up"].astype("float64")
-    mean_costs = runs.assign(sent=sent).groupby("method")[["seconds", "sent"]].mean()
+    runs = whole_costs(facts.runs)
+    mean_costs = runs.groupby("method")[["whole_seconds", "whole_bytes"]].mean()
     return {
         str(method): (
-            Cell(NOTHING if pd.isna(row["seconds"]) else duration(row["seconds"])),
-            Cell(NOTHING if pd.isna(row["sent"]) else size(row["sent"])),
+            Cell(_known(row["whole_seconds"], duration)),
+            Cell(_known(row["whole_bytes"], size)),
         )
         for method, row in mean_costs.iterrows()
     }
+
+
+def _known(value: float, text: Callable[[float], str]) -> str:
+    return NOTHING if pd.isna(value) else text(value)

@@ -289,6 +289,8 @@ def draw_against(
 ) -> None:
     """Draw final means with one sd against a ``column`` on a logarithmic scale.
 
+    A logarithmic scale has no 0, so the mean of a method at 0 is a line from edge to edge.
+
     Args:
         look: Colours.
         axes: Axes to draw on.
@@ -300,7 +302,11 @@ def draw_against(
     """
     for method in series.drawing_order:
         point, is_grey = frame[frame["method"] == method], series.colours[method] is None
-        if not point.empty:
+        if not point.empty and not point[column].any():
+            colour = series.style(look, method)["color"]
+            name = "_" if is_grey else f"{series.names[method]} (0)"
+            axes.axhline(_scale(metric) * point["mean"].iloc[0], color=colour, lw=1, label=name)
+        elif not point.empty:
             style = series.style(look, method) | ({"marker": "o"} if is_grey else {})
             axes.errorbar(
                 point[column],
@@ -312,7 +318,9 @@ def draw_against(
                 label="_" if is_grey else series.names[method],
                 **style,
             )
-    logarithmic(axes, "x", frame[column].to_numpy())
+    values = frame[column].to_numpy()
+    if (values > 0).any():
+        logarithmic(axes, "x", values[values > 0])
     axes.set(xlabel=label, ylabel=unit(metric))
     axes.grid(axis="y")
 

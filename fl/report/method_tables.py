@@ -19,7 +19,7 @@ from fl.base.schema import (
     StudySetting,
     rising,
 )
-from fl.report import summaries
+from fl.report import claims, summaries
 from fl.report.cells import (
     NOTHING,
     Cell,
@@ -304,11 +304,18 @@ def _across(
     names = (Column("Method", True), *map(Column, heads))
     caption = caption or (
         f"Final test {unit(metric)}: mean over clients, then mean ± standard deviation over "
-        f"{_count_of(facts, summary)}. Best of each setting in bold."
+        f"{_count_of(facts, summary)}. Best of each setting in bold{_denial(facts, metric)}."
     )
     note = note or _main_note(facts, metric, summary)
     scope = facts.common_note
     return Table(name, caption, names, tuple(rows), crossed="Setting", note=note, scope=scope)
+
+
+def _denial(facts: Facts, metric: str) -> str:
+    """Return words for a caption if no difference in the study's metric is significant."""
+    verdicts = {*facts.claims["verdict"]} if metric == facts.metric else set()
+    is_denied = verdicts and not verdicts & {claims.AHEAD, claims.BEHIND}
+    return "; no difference is significant" if is_denied else ""
 
 
 def clients_table(facts: Facts) -> Table:

@@ -22,6 +22,7 @@ from fl.report.cells import Table, number, unit
 from fl.report.facts import Facts, rows_of_setting
 from fl.report.figures import Figure, Panel
 from fl.report.plots import series_of
+from fl.report.remarks import remarks
 from fl.report.summaries import KEY
 
 Block = Table | Figure
@@ -108,7 +109,7 @@ def _sections(study: Facts) -> list[Section]:
     followed = "Numbers of each draw lead" if study.merged_draws else "Follow a number"
     lead = f"{facts.common_note} {followed} to the runs behind it.".strip()
     sections = [
-        Section("results", "Results", tuple(main), claimed, lead),
+        Section("results", "Results", tuple(main), (*claimed, *remarks(facts)), lead),
         Section("honest", "Honest clients", _present(method_tables.honest_table(facts))),
         Section(
             "unseen",
@@ -173,10 +174,10 @@ def _analyses(facts: Facts) -> Section:
     names = {setting: facts.short_name(setting) for setting in facts.settings}
     undrawn = {setting: merged.short_name(setting) for setting in merged.settings}
     shown: list[Block | Fold] = []
-    remarks = []
+    notes = []
     for analysis in facts.analyses:
         if analysis.problem:
-            remarks.append(analysis.problem)
+            notes.append(analysis.problem)
             continue
         frame = merged.with_units(analysis.table) if len(analysis.table) else analysis.table
         table = analysis_results.analysis_table(
@@ -192,8 +193,8 @@ def _analyses(facts: Facts) -> Section:
                 Fold(f"{analysis.title}, each draw", (picture,)) if facts.merged_draws else picture
             )
         if analysis.record is not None:
-            remarks += [f"{analysis.title}: {note}" for note in analysis.record.notes]
-    return Section("analyses", "Analyses", tuple(shown), tuple(remarks))
+            notes += [f"{analysis.title}: {note}" for note in analysis.record.notes]
+    return Section("analyses", "Analyses", tuple(shown), tuple(notes))
 
 
 def _partitions(facts: Facts) -> Section:
@@ -218,12 +219,10 @@ def _partitions(facts: Facts) -> Section:
     )
     distances = _present(*map(partitions.distances_table, items))
     folds = [Fold("Distances between domains", distances)] if distances else []
-    remarks = tuple(
-        f"{partition.title}: {note}" for partition in items for note in partition.remarks
-    )
+    notes = tuple(f"{partition.title}: {note}" for partition in items for note in partition.remarks)
     picture = Figure("partitions", caption, tuple(panels), note=note)
     shown: tuple[Block | Fold, ...] = (picture, partitions.sizes_table(items), *folds)
-    return Section("partitions", "Partitions", shown, remarks)
+    return Section("partitions", "Partitions", shown, notes)
 
 
 def _references(facts: Facts) -> Section:

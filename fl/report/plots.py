@@ -10,6 +10,7 @@ import pandas as pd
 
 from fl.base.errors import DataError, Location, unknown_name
 from fl.base.schema import SETTING, StudySetting, rising
+from fl.base.units import size
 from fl.blocks.plotting import N_COLOURS, PRINT
 from fl.report import figures, summaries
 from fl.report.facts import Facts, rows_of_setting
@@ -26,7 +27,7 @@ N_BEST = 5
 Kind = Literal["curves", "clients", "cost"]
 """Kinds of plots: values over rounds, of every client, and against bytes."""
 
-COST_LABEL = "bytes up a client and round"
+COST_LABEL = "bytes of a run"
 
 
 def mean_ranks(facts: Facts) -> pd.Series:
@@ -86,6 +87,13 @@ def client_frame(facts: Facts) -> pd.DataFrame:
 
 
 def cost_frame(facts: Facts) -> pd.DataFrame:
+    """Return final means by setting and method, with ``whole_bytes`` (`summaries.whole_costs`)."""
+    runs = facts.with_settings(summaries.whole_costs(facts.runs))
+    sent = runs.groupby(KEY)["whole_bytes"].mean()
+    return facts.summary.merge(sent.reset_index(), on=KEY)
+
+
+def upload_frame(facts: Facts) -> pd.DataFrame:
     """Return final means by setting and method, with ``bytes_up`` of a client and round."""
     runs = facts.with_settings(facts.runs[facts.runs["selected"]])
     sent = runs.astype({"bytes_up": "float64"}).groupby(KEY)["bytes_up"].mean()
@@ -114,7 +122,7 @@ def plot(
         raise unknown_name(Location("plot"), "kind", kind, get_args(Kind))
     frame = {"curves": curve_frame, "clients": client_frame, "cost": cost_frame}[kind](facts)
     if kind == "cost":
-        frame = frame[frame["bytes_up"] > 0]  # The axis is logarithmic.
+        frame = frame[frame["whole_bytes"].notna()]
     drawn = [setting for setting in settings if len(rows_of_setting(frame, setting))]
     if not drawn:
         raise DataError(f"plot: there is no complete run to draw in {kind!r}")
@@ -146,5 +154,6 @@ def _draw(axes: Axes, facts: Facts, kind: Kind, frame: pd.DataFrame) -> None:
     elif kind == "clients":
         figures.draw_strips(PRINT, axes, frame, series, metric)
     else:
-        figures.draw_against(PRINT, axes, frame, series, metric, "bytes_up", COST_LABEL)
+        figures.draw_against(PRINT, axes, frame, series, metric, "whole_bytes", COST_LABEL)
+        axes.xaxis.set_major_formatter(lambda value, _: size(value))
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")

@@ -12,6 +12,7 @@ from fl.base.schema import SETTING, UNSEEN
 from fl.report import claims_tables
 from fl.report.cells import number, unit
 from fl.report.facts import Facts
+from fl.report.remarks import remarks
 from fl.report.summaries import KEY, evaluated_clients, gaps
 
 WIDTH = 100
@@ -23,8 +24,8 @@ def results(facts: Facts) -> Iterator[str]:
 
     See `fl.report.summaries.summarise`. A line has the method's chosen point of its grid (draws
     have points of their own), its missing and diverged runs, and missing points of the grid, which
-    may change the choice. Then come the report's sentences on which differences are significant.
-    The last line counts missing and diverged runs.
+    may change the choice. Then come the report's sentences on which differences are significant,
+    and its remarks. The last line counts missing and diverged runs.
     """
     study, runs, metric = facts.plan, facts.runs, facts.metric
     facts = facts.merged_draws or facts
@@ -46,6 +47,8 @@ def results(facts: Facts) -> Iterator[str]:
                 yield from _table(rows, metric, titles, chosen, facts.replicates)
     yield from textwrap.wrap(facts.undefined_note(metric), WIDTH)
     yield from textwrap.wrap(" ".join(claims_tables.claims_made(facts)), WIDTH)
+    for remark in remarks(facts):
+        yield from textwrap.wrap(remark, WIDTH)
     counts = runs.drop_duplicates("run")["state"].value_counts()
     if set(counts.index) != {"complete"}:
         yield ", ".join(f"{count} {state}" for state, count in counts.items())

@@ -435,6 +435,18 @@ def _with_totals(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(round=rows["round"] + rounds_before.to_numpy())
 
 
+def whole_costs(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return complete runs at selected points with what they cost, starts included.
+
+    ``whole_seconds`` and ``whole_bytes``, of all participants, down and up, count the runs from
+    whose model a run starts; NaN if unknown.
+    """
+    runs = stored_runs(runs)
+    totals = [_total_bytes(run)[-1] for run in runs.to_dict("records")]
+    seconds = runs["seconds"] + runs["seconds_before"]
+    return runs.assign(whole_seconds=seconds, whole_bytes=np.array(totals, dtype="float64"))
+
+
 def _total_bytes(run: dict[Any, Any]) -> np.ndarray:
     """Return bytes of all participants until each round, from round 0; NaN if unknown."""
     total = np.full(int(run["rounds"]) + 1, np.nan)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import signal
@@ -23,10 +24,24 @@ from fl.workflow.estimate import Rates
 log = logging.getLogger(__name__)
 
 
-def print_line(text: str) -> None:
-    """Print a line to the terminal, between the lines of Snakemake."""
-    print(text, file=sys.stderr, flush=True)
+TERMINAL_VARIABLE = "FEDLOOM_TERMINAL"
+"""Environment variable with a file descriptor of the terminal, if `fedloom run` sends the lines of
+Snakemake to a log.
+"""
+# Only this process has the descriptor, so that its jobs should not see the variable.
+_terminal = os.environ.pop(TERMINAL_VARIABLE, "")
 
+
+def print_line(text: str) -> None:
+    """Print a line between the lines of Snakemake, and to the terminal if those go to a log."""
+    print(text, file=sys.stderr, flush=True)
+    if _terminal:
+        with contextlib.suppress(OSError):  # A closed terminal stops no training.
+            os.write(int(_terminal), f"{text}\n".encode())
+
+
+FAILED = "Some jobs failed."
+"""First line of the list of unfinished runs."""
 
 MAX_RATES_SHARE = 1 / 100
 """Largest share of the time in which the records of all stored runs are read for estimates."""
@@ -134,7 +149,7 @@ def print_failures_at_exit(
     results, store = Path(settings.results), Store(Path(settings.store))
 
     def print_failures() -> None:
-        output("Some jobs failed.")
+        output(FAILED)
         try:
             bundles = status.bundles(results, selected=selected)
             statuses = status.run_statuses(bundles, store, results)

@@ -35,6 +35,7 @@ STUDY: dict[str, Any] = {
     "methods": {
         "fedavg": None,
         "my-anchor": {"strength": 0.5, "alterations": {"scaled": {"layers": ["1"]}}},
+        "shrunk": {"method": "fedavg", "upload_filters": {"soft": None}, "aggregation": "near"},
     },
     "training": {"rounds": 2, "batch_size": 8, "lr": 0.05},
     "analyses": [{"held-by": {"bars": 2}}],
@@ -45,10 +46,11 @@ MADE = {
     **{"method": "my-anchor", "model": "small-net", "dataset": "two-clouds", "scheme": "in-steps"},
     "alteration": "scaled",
     "analysis": "held-by",
+    **{"filter": "soft", "aggregation": "near"},
 }
 FILES = (
-    *("alterations/scaled.py", "analyses/held_by.py"),
-    *("datasets/two_clouds.py", "methods/my_anchor.py"),
+    *("aggregations/near.py", "alterations/scaled.py", "analyses/held_by.py"),
+    *("datasets/two_clouds.py", "filters/soft.py", "methods/my_anchor.py"),
     *("models/small_net.py", "schemes/in_steps.py"),
 )
 
@@ -215,27 +217,30 @@ def test_a_study_of_ones_own_parts_is_trained(lab: Path, tmp_path: Path) -> None
     assert main.main(["plan", "--write"]) == 0
     [study] = (tmp_path / "results/plan/studies").glob("*.json")
     found = json.loads(study.read_text())["runs"]
-    assert [run["method"] for run in found] == ["fedavg", "my-anchor"]
+    assert [run["method"] for run in found] == ["fedavg", "my-anchor", "shrunk"]
     for run in found:
         bundle = tmp_path / "results/plan/bundles" / f"{run['bundle']}.json"
         assert main.main(["train", str(bundle)]) == 0
     store = Store(tmp_path / "runs")
-    average, anchored = (store.metrics(run["run"]) for run in found)
+    average, anchored, shrunk = (store.metrics(run["run"]) for run in found)
     assert average["round"].max() == anchored["round"].max() == 2
     assert not average["value"].equals(anchored["value"])
+    assert not average["value"].equals(shrunk["value"]) and shrunk["value"].notna().all()
     accuracy = anchored[(anchored["metric"] == "accuracy") & (anchored["split"] == "test")]
     assert accuracy["value"].between(0, 1).all()
     assert len(accuracy) == 6, "three clients in two rounds"
     record = store.record(found[1]["run"])
     own = {name for name in record["code_files"] if name.startswith(lab.name)}
-    assert own == {f"{lab.name}/{name}" for name in FILES if "analyses" not in name}
+    uploads = {f"{lab.name}/{name}" for name in ("filters/soft.py", "aggregations/near.py")}
+    assert own == {f"{lab.name}/{name}" for name in FILES if "analyses" not in name} - uploads
+    assert uploads < {*store.record(found[2]["run"])["code_files"]}
     index = plan_files.read_index(tmp_path / "results")
     assert index is not None
     [asked] = index.analyses
     assert main.main(["analyse", asked]) == 0
     made = tmp_path / "results/analyses" / asked
-    assert pd.read_parquet(made / "table.parquet")["classes"].tolist() == [2.0, 2.0]
-    assert (made / "figure-2.pdf").is_file() and not (made / "figure-3.pdf").exists()
+    assert pd.read_parquet(made / "table.parquet")["classes"].tolist() == [2.0] * 3
+    assert (made / "figure-3.pdf").is_file() and not (made / "figure-4.pdf").exists()
 
 
 def test_a_hyper_parameter_called_as_a_key_of_every_entry_is_refused(
@@ -332,19 +337,30 @@ def test_two_packages_of_one_name_are_refused(tmp_path: Path) -> None:
 # The contract
 
 
-def contract(lab: Path, chosen: str) -> subprocess.CompletedProcess[str]:
+def contract(
+    lab: Path, chosen: str, file: str = "test_methods.py"
+) -> subprocess.CompletedProcess[str]:
     """The chosen contract tests, with the plugin."""
     return subprocess.run(
         [
             *(preloaded.python(), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen),
             f"--basetemp={lab.with_name('pytest')}",
-            "tests/contract/test_methods.py",
+            f"tests/contract/{file}",
         ],
         cwd=planning.ROOT,
         env={**os.environ, "FEDLOOM_PLUGINS": str(lab)},
         capture_output=True,
         text=True,
     )
+
+
+def test_the_contract_covers_upload_filters_and_aggregations_of_ones_own(lab: Path) -> None:
+    done = contract(
+        lab, "(soft or near) and (fedavg or resumed or drawn)", "test_upload_filters.py"
+    )
+    assert done.returncode == 0, done.stdout
+    passed = re.search(r"\b(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) >= 6, done.stdout
 
 
 def test_the_contract_covers_methods_of_ones_own(lab: Path) -> None:

@@ -169,3 +169,28 @@ def test_a_plan_tells_of_runs_that_only_the_archive_of_dvc_has(
     said = capsys.readouterr().out
     assert "2 to train" in said and f"2 of them need no training, as they are in {archive}" in said
     assert f"fedloom store import {archive}" in said
+
+
+def test_draws_and_many_settings_share_lines_unless_every_run_is_listed(
+    planned: Callable[..., Planned], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lines(draws: list[int], alphas: list[float], *words: str) -> list[str]:
+        partitions = [
+            {"dirichlet": {"clients": 3, "alpha": alpha, "min_samples": 5, "seed": draws}}
+            for alpha in alphas
+        ]
+        planning.write_study(root, {"partitions": partitions, "methods": ["local", "fedavg"]})
+        capsys.readouterr()
+        assert main.main(["plan", *words, "--config", str(root / "config")]) == 0
+        return [s for s in capsys.readouterr().out.splitlines() if "runs stored" in s]
+
+    root = planned().root
+    first, second = lines([0, 1, 2], [0.5])
+    assert first.split()[:4] == ["local", "0", "of", "3"] and first.endswith(", 3 draws")
+    assert second.split()[:4] == ["fedavg", "0", "of", "3"]
+    assert len(lines([0, 1, 2], [0.5], "--runs")) == 6
+    assert len(lines([0], [0.1 * n for n in range(1, 7)])) == 12
+    alphas = [0.1 * n for n in range(1, 8)]
+    first, _ = lines([0], alphas)
+    assert first.split()[:4] == ["local", "0", "of", "7"] and "7 settings" in first
+    assert len(lines([0], alphas, "--runs")) == 14

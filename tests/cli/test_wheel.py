@@ -93,8 +93,10 @@ def test_an_empty_folder_becomes_a_workspace_that_trains(fedloom: Program) -> No
     assert len([*(folder / "results" / "runs").glob("*/run.json")]) == 1
     assert not (folder / "results" / "report" / "first.html").exists()
 
-    said = fedloom("run", "--", "--cores", "1")
+    said = fedloom("run")
     assert "FedAvg" in said and "Local" in said
+    log = folder / "results" / "logs" / "snakemake.log"
+    assert "Building DAG of jobs" in log.read_text()
     assert (folder / "results" / "report" / "first.html").is_file()
     assert "2 of 2 runs stored" in fedloom("report", "first")
     assert fedloom("status", "first").startswith("plan of first\n")

@@ -15,7 +15,7 @@ from worlds import world
 
 from fl.api import trees
 from fl.api.uploads import UPLOAD_STATE, attacker_mask
-from fl.base import registry
+from fl.base import plugins, registry
 from fl.base.errors import FedloomError
 from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
@@ -58,11 +58,21 @@ AGGREGATIONS: dict[str, dict[str, Any]] = {
     "krum": {"attackers": 0},
     "geometric-median": {},
 }
+OF_FEDLOOM = {*STAGES, *AGGREGATIONS}
+
+
+def of_plugins(kind: str) -> dict[str, dict[str, Any]]:
+    """Those of a plugin, `FEDLOOM_PLUGINS`, with their defaults."""
+    documentation = registry.list_documentation(kind)
+    return {c.name: {} for c in documentation if not c.file.is_relative_to(plugins.FL)}
+
+
+STAGES |= of_plugins("upload filter")
+AGGREGATIONS |= of_plugins("aggregation")
 EVERY = [*STAGES, *AGGREGATIONS]
 PLAIN = {"rounds": 2, "local_epochs": None, "local_steps": 2}
 
 every = pytest.mark.parametrize("name", EVERY)
-every_stage = pytest.mark.parametrize("name", STAGES)
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
@@ -76,7 +86,8 @@ def with_wire(name: str, method: str = "fedavg", **more: Any) -> Simulation:
 
 
 def test_all_are_here() -> None:
-    assert sorted(STAGES) == sorted(NONE) == registry.names("upload filter")
+    assert sorted(STAGES) == registry.names("upload filter")
+    assert OF_FEDLOOM & {*STAGES} == {*NONE}
     assert sorted(AGGREGATIONS) == registry.names("aggregation")
 
 
@@ -93,7 +104,7 @@ def test_stacked_is_loop_to_rounding(name: str, method: str) -> None:
 
 
 @every_method
-@every_stage
+@pytest.mark.parametrize("name", NONE)
 def test_where_it_changes_nothing_the_run_is_the_plain_one_to_the_bit(
     name: str, method: str
 ) -> None:

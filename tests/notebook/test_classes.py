@@ -164,7 +164,7 @@ def test_what_is_no_class_of_a_study_is_refused(cells: Any) -> None:
     class Inner:
         def build(self, shape: tuple[int, ...], classes: int) -> Any: ...
 
-    cell(cells, "class Plain(layers.Module):\n    pass")
+    cell(cells, "class Plain:\n    pass")
     for changes, message in (
         ({"model": Inner()}, "models.0: .*Inner: is defined inside a function"),
         ({"model": cells.Plain}, "models.0: is of the class Plain, which is no model. Try"),

@@ -46,6 +46,63 @@ def test_tables_have_titles_and_titles_name_settings(
     assert result.plot(model="MLP 5")
 
 
+MODULES = """
+import math
+from torch import nn
+
+class Whole(nn.Module):
+    def __init__(self, width=3, activation=nn.ReLU):
+        super(Whole, self).__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(60, width))
+        self.head = nn.Sequential(activation(), nn.Linear(width, 10))
+
+    def forward(self, x):
+        return self.head(self.layers(x))
+
+class Shaped(Whole):
+    def __init__(self, shape, classes, width=3):
+        super().__init__(width)
+        self.head = nn.Linear(width, classes)
+
+class Sized(Whole):
+    def __init__(self, inputs, outputs, width=3):
+        super().__init__(width)
+"""
+
+
+def test_a_class_of_modules_is_a_model(
+    cells: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cell(cells, MODULES)
+    for module in (cells.Whole, cells.Shaped):
+        result = fl.run(model={"model": module, "width": [2, 3]}, methods=["fedavg"], **SHORT)
+        assert [text.partition("(")[2] for text in models(result)] == ["width=2)", "width=3)"]
+        network = result.model("fedavg", model=models(result)[0])
+        assert network.layers[1].out_features == 2
+    plain = fl.run(model=cells.Whole, methods=["fedavg"], **SHORT)
+    assert models(plain)[0].startswith("whole-")
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("Sized", "Try: model=lambda shape, classes: Sized(inputs=..., outputs=...)"),
+        ("Sized(1, 2)", "Try: model=lambda shape, classes: Sized(inputs=..., outputs=...)"),
+        ("Whole()", "Try: model=Whole"),
+        ("nn.Sequential()", "Try: model=lambda shape, classes: nn.Sequential(...)"),
+    ],
+)
+def test_a_network_that_cannot_be_taken_has_the_line_to_write(
+    model: str, line: str, cells: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cell(cells, MODULES)
+    with pytest.raises(FedloomError) as error:
+        fl.run(model=eval(model, vars(cells)), methods=["fedavg"], **SHORT)
+    assert line in str(error.value) and "models.0" in str(error.value)
+
+
 def test_a_function_makes_the_model_and_what_it_reads_names_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

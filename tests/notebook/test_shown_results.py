@@ -13,11 +13,17 @@ from notebooks import CALL
 
 import fl
 from fl.base.errors import FedloomError
+from fl.base.units import duration, size
 from fl.notebook.display import WideTable
 
 matplotlib.use("agg")
 
-METHODS = {"local": None, "fedavg": None, "more": {"method": "fedavg", "rounds": 4}}
+METHODS = {
+    "local": None,
+    "fedavg": None,
+    "more": {"method": "fedavg", "rounds": 4},
+}
+TUNED = {"method": "finetune", "start": "fedavg", "rounds": 1}
 
 
 @pytest.fixture(scope="module")
@@ -45,23 +51,47 @@ def cells(page: str) -> dict[str, list[str]]:
 def test_a_result_is_the_table_of_its_report_with_costs(result: fl.Result) -> None:
     page = result._repr_html_()
     rows = cells(page)
-    table = result.table()
+    table, short = result.draws(), result.table()
+    assert len(short) == len(table) / 2
     for method, head in (("local", "Local"), ("more", "more (ours)")):
         means = table[table["method"] == method]
         pooled = means.groupby(means["partition"].str.contains("alpha=5"))["mean"].agg(
             ["mean", "std"]
         )
         expected = [f"{100 * m:.1f} ± {100 * s:.1f}" for m, s in pooled.to_numpy()]
+        merged = short[short["method"] == method]
+        assert merged[["mean", "sd_seeds"]].to_numpy() == pytest.approx(pooled.to_numpy())
+        assert set(merged["n_seeds"]) == {2} and "draw" not in merged
         shown = [re.sub(r"<[^>]*>", "", cell).replace("4 rounds", "") for cell in rows[head]]
         assert shown[:2] == expected, method
     runs = result.runs()
     local, fedavg = (runs[runs["method"] == method] for method in ("local", "fedavg"))
     assert rows["Local"][-1] == "0 B" and (local["bytes_up"] == 0).all()
-    total = (fedavg["bytes_up"] + fedavg["bytes_down"]).mean()
-    assert rows["FedAvg"][-1].startswith(f"{total:.3g}"[:2])
+    total = 2 * 4 * (fedavg["bytes_up"] + fedavg["bytes_down"]).mean()  # Rounds times clients.
+    assert rows["FedAvg"][-1] == size(total)
     assert "<b>" in page and "href" not in page
     remarks = re.findall(r"<b>[^<]*</b><small>4 rounds</small>", page)
     assert len(remarks) == sum("<b>" in cell for cell in rows["more (ours)"][:2])
+
+
+def test_what_a_method_starts_from_counts_in_its_costs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    methods = {"local": None, "fedavg": None, "fedavg-ft": TUNED}
+    result = fl.run(methods=methods, **{**CALL, "rounds": 2, "seeds": 2})
+    page = result._repr_html_()
+    rows, runs = cells(page), result.runs().set_index("method")
+    assert rows["FedAvg-FT"][-1] == rows["FedAvg"][-1] != "0 B"
+    seconds = runs.loc[["fedavg", "fedavg-ft"], "seconds"].sum() / 2
+    assert rows["FedAvg-FT"][-2] == duration(seconds)
+    assert "in bold; no difference is significant" in page
+    axes: Any = result.plot("cost")
+    points = [container.get_label() for container in axes.containers]
+    assert points == ["FedAvg", "FedAvg-FT"]
+    [flat] = [line for line in axes.lines if line.get_label() == "Local (0)"]
+    mean = result.table().set_index("method")["mean"]["local"]
+    assert flat.get_ydata() == pytest.approx([100 * mean] * 2)
 
 
 def test_a_result_has_the_tests_of_its_report_and_says_what_is_significant(
@@ -70,7 +100,7 @@ def test_a_result_has_the_tests_of_its_report_and_says_what_is_significant(
     tests = result.tests()
     pairs = [{"more", "local"}, {"more", "fedavg"}, {"local", "fedavg"}]
     assert len(tests) == 6 and set(tests["unit"]) == {"draw"} and set(tests["n"]) == {2}
-    table = result.table()
+    table = result.draws()
     means = table.groupby(["method", table["partition"].str.contains("alpha=5")])["mean"].mean()
     for row in tests.to_dict("records"):
         assert {row["method"], row["other"]} in pairs
@@ -91,11 +121,11 @@ def test_a_result_has_the_tests_of_its_report_and_says_what_is_significant(
         ["more", "fedavg"],
     ]
     assert set(tests["verdict"]) <= {"ahead", "behind", "not told apart"} and set(tests["n"]) == {6}
-    assert "draw" not in baseline.table()
+    assert baseline.draws().equals(baseline.table())
 
 
-def test_a_table_names_draws_if_there_are_several(result: fl.Result) -> None:
-    table = result.table()
+def test_the_long_table_names_draws_if_there_are_several(result: fl.Result) -> None:
+    table = result.draws()
     assert [*table][:5] == ["dataset", "partition", "model", "draw", "method"]
     seeds = table["partition"].str.extract(r"seed=(\d)")[0]
     assert table["draw"].tolist() == [f"partition seed {seed}" for seed in seeds]

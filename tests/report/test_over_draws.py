@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from make_results import clients, entry, plan, write_plan, write_run
 
+from fl import report
 from fl.cli import main
 from fl.report import summaries
 from fl.report.cells import Table
@@ -111,6 +112,19 @@ def test_other_tables_and_curves_are_over_draws(results: Path) -> None:
     ]
     assert [panel.title for panel in curves.panels] == [f"Dirichlet {alpha}" for alpha in ALPHAS]
     assert "deviation over draws" in curves.caption
+
+
+def test_the_main_table_as_a_frame_has_a_row_for_all_draws(results: Path) -> None:
+    table = report.load("small", results)
+    assert [*table] == report.COLUMNS and len(table) == 6
+    first, _, grid = table[table["partition"].str.contains("0.1")].to_dict("records")
+    assert (round(first["mean"], 3), first["n_seeds"], first["title"]) == (0.555, 6, "fedavg")
+    assert first["sd_seeds"] == pytest.approx(np.std(np.arange(6) / 10, ddof=1))
+    assert grid["point"] == "mu=0; mu=1"
+    long = report.draws("small", results)
+    assert len(long) == 6 * len(table) and long["draw"].nunique() == 6
+    of_draws = long[(long["method"] == "fedavg") & long["partition"].str.contains("0.1")]
+    assert of_draws["mean"].mean() == pytest.approx(first["mean"])
 
 
 def test_a_draw_that_is_not_there_is_said(results: Path, tmp_path: Path) -> None:

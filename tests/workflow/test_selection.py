@@ -47,6 +47,27 @@ def test_what_selects_nothing_is_refused(
     assert message in str(error.value)
 
 
+def test_lines_of_snakemake_go_to_a_log_whose_end_is_shown_after_a_failure(
+    planned: Callable[..., Planned],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    root = planned(methods={"local": None}).root
+    monkeypatch.chdir(root)
+    (root / "Snakefile").write_text(
+        "print('a line')\nfrom fl.workflow import monitor\nmonitor.print_line('of fedloom')\n"
+        "raise ValueError('no luck')\n"
+    )
+    log = root / "results" / "logs" / "snakemake.log"
+    assert main.main(["run", "tiny"]) != 0
+    said = capfd.readouterr().err
+    assert said.index("of fedloom") < said.index("no luck") < said.rindex(str(log))
+    assert {"a line", "of fedloom"} <= {*log.read_text().splitlines()}
+    log.unlink()
+    assert main.main(["run", "tiny", "--", "--cores", "1"]) != 0
+    assert "no luck" in capfd.readouterr().err and not log.exists()
+
+
 def test_arguments_of_snakemake_keep_their_own_config() -> None:
     words, snakemake = main.split(["run", "a", "--", "--config", "cluster=true", "-n"])
     assert words == ["run", "a"]
