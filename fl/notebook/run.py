@@ -79,7 +79,8 @@ def run(
     warnings of the class `FedloomWarning`.
 
     Args:
-        name: Name of the study, for its report.
+        name: Name of the study, for its report, which replaces that of an earlier call of the
+            name.
         config: Config folder, whose ``config.yaml`` has the folders of results and data; by default
             ``config`` in the working directory. Without it: ``results`` and ``data`` there.
         keep_weights: Whether final weights are stored, which `Result.model` and

@@ -305,13 +305,13 @@ def check_rounds(rows: pd.DataFrame, record: RunRecord, source: str) -> None:
 
 
 def check_clients(
-    rows: pd.DataFrame, spec: Mapping[str, Any], sizes: pd.Series[int], source: str
+    rows: pd.DataFrame, record: RunRecord, sizes: pd.Series[int], source: str
 ) -> None:
     """Check that the clients of a run and their numbers of samples are those of its partition.
 
     Args:
         rows: Metrics of the run.
-        spec: Spec of the run.
+        record: Record of the run.
         sizes: Number of samples by client and split, see
             `fl.data.partition_table.sizes_of_results`.
         source: Text of the run for errors.
@@ -319,7 +319,7 @@ def check_clients(
     Raises:
         DataError: For the first problem.
     """
-    rows = rows[rows["metric"] != REWEIGHTED]
+    spec, rows = record.spec, rows[rows["metric"] != REWEIGHTED]
     if spec.get("train_on") is not None:  # On fewer samples, or on images.
         rows = rows[rows["split"] != "train"]
     pairs = rows[["client", "split", "stage", "n"]].drop_duplicates()
@@ -334,7 +334,9 @@ def check_clients(
         if n != size:
             problem = f"client {client} has {n} {split} samples"
             raise DataError(f"{source}: {problem}. Allowed: {size}, as in the partition")
-    if spec["training"].get("evaluate_clients") is not None:
+    # A run can diverge before its first evaluation.
+    is_unscored = record.state == "diverged" and (pairs["split"] == "train").all()
+    if is_unscored or spec["training"].get("evaluate_clients") is not None:
         return
     shared = pairs[(pairs["stage"] == GLOBAL) & (pairs["split"] != "train")]
     stage = shared if len(shared) else pairs[pairs["split"] == "test"]
@@ -436,7 +438,7 @@ def find_problems(store: Store, run: str, results: Path | None = None) -> list[s
         check_rounds(rows, checked, source)
         sizes = None if results is None else _partition_sizes(checked, results)
         if sizes is not None:
-            check_clients(rows, checked.spec, sizes, source)
+            check_clients(rows, checked, sizes, source)
         if WEIGHTS in record["files"]:
             store.weights(run)
         if PREDICTIONS in record["files"]:

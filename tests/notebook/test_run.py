@@ -368,8 +368,10 @@ def test_who_attacks_is_told_and_honest_clients_have_a_mean(lab: Path) -> None:
 
 def test_runs_that_diverge_are_told_of(lab: Path) -> None:
     with pytest.warns(UserWarning, match=r"diverged: fedavg at lr=1e\+30, 1 of 1 runs$") as told:
-        fl.run(methods={"fedavg": {"lr": [1e30, 0.05]}}, **CALL)
+        result = fl.run(methods={"fedavg": {"lr": [1e30, 0.05]}}, **CALL)
     assert len(told) == 1
+    store, results = Store(Path(result.settings.store)), Path(result.settings.results)
+    assert all(run_check.find_problems(store, run, results) == [] for run in ids(result))
 
 
 def test_code_that_was_edited_after_its_import_is_not_trained(
