@@ -24,7 +24,7 @@ from typing import Any
 from fl.base import fields, registry
 from fl.base.errors import Location, unknown_name
 from fl.base.registry import Component, Documentation
-from fl.cli.commands import add_config_option, say
+from fl.cli.commands import add_config_option, aligned, say
 from fl.plan import config
 
 SECTION = re.compile(r"^(?:Attributes|Args):\n((?:(?: {4}.*)?(?:\n|$))+)", re.MULTILINE)
@@ -53,6 +53,7 @@ FAMILY = re.compile(
 )
 
 WIDTH = 100
+TOPIC_WIDTH = 60
 NO_TEXT = "no description: its docstring does not explain this key"
 
 
@@ -74,8 +75,13 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
 def _list(parsed: argparse.Namespace) -> None:
     if (parsed.config / "config.yaml").exists():
         config.read_settings(parsed.config)  # for its plugins
-    lines = details(parsed.kind, parsed.name) if parsed.name else None
-    for line in lines or listing(parsed.kind, parsed.family):
+    if parsed.name:
+        lines = details(parsed.kind, parsed.name)
+    elif parsed.kind == "data set":
+        lines = dataset_table()
+    else:
+        lines = listing(parsed.kind, parsed.family)
+    for line in lines:
         say(line)
 
 
@@ -123,6 +129,43 @@ def listing(kind: str, family: str | None = None) -> Iterator[str]:
         [first, *following] = _wrapped(component.summary, indent)
         yield from [f"{component.name:{width}}  {first.lstrip()}", *following]
         yield from _wrapped(component.citation, indent)
+
+
+def dataset_table() -> Iterator[str]:
+    """Return a table of all data sets, with the sizes that they have by default."""
+    heads = ("data set", "samples", "shape", "classes", "clients", "files", "")
+    rows = [_dataset_row(component) for component in registry.components("data set")]
+    yield from aligned([heads, *rows])
+    yield ""
+    yield "clients: natural ones, such as writers; `fedloom partitions` lists other ways to split"
+    yield (
+        "files: ready without a download; downloaded when a study needs them; by hand, as "
+        "`fedloom datasets NAME` says; your own"
+    )
+
+
+def _dataset_row(component: Component) -> tuple[str, ...]:
+    """Return the cells of a data set in the table; without numbers if it reads the user's files."""
+    from fl.data.dataset import check_dataset_class  # Other lists do not need what it imports.
+
+    topic = textwrap.shorten(component.summary, TOPIC_WIDTH, placeholder=" ...").rstrip(".:")
+    keys = fields.fields(component.target)
+    if any(field.default is fields.REQUIRED for field in keys.values()):
+        return (component.name, *[""] * 4, "your own", topic)
+    dataset = component.target()
+    check_dataset_class(dataset, component.name)
+    schemes = {source.url and source.url.partition(":")[0] for source in dataset.sources}
+    files = "by hand" if None in schemes else "downloaded" if schemes - {"package"} else "ready"
+    is_regression = getattr(dataset, "task", "") == "regression"
+    return (
+        component.name,
+        "" if dataset.size is None else f"{dataset.size:,}",
+        " x ".join(map(str, dataset.shape)),
+        "target" if is_regression else str(dataset.classes),
+        "" if dataset.natural_clients is None else f"{dataset.natural_clients:,}",
+        files,
+        topic,
+    )
 
 
 def details(kind: str, name: str) -> Iterator[str]:

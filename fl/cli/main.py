@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fl.base import arithmetic, plugins
-from fl.base.errors import FedloomError
+from fl.base.errors import FedloomError, Location, unknown_name
 from fl.cli.commands import say
 
 
@@ -124,6 +124,9 @@ DISK_ERRORS = (
 )
 """Error numbers of a disk that refuses a path; no fault of the program."""
 
+USAGE_ERROR = 2
+"""Exit status of a wrong command, as that of argparse."""
+
 VERBOSE_LOGGERS = ("torch", "fontTools")
 """Packages that log statistics of a compiler or of fonts, which users do not need."""
 
@@ -143,6 +146,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in VERBOSE_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
     words, snakemake = split(sys.argv[1:] if arguments is None else arguments)
+    names = [command.name for commands in COMMANDS_BY_GROUP.values() for command in commands]
+    if words and not words[0].startswith("-") and words[0] not in names:
+        unknown = unknown_name(Location("the command line"), "command", words[0], names)
+        say(f"error: {unknown}", file=sys.stderr)
+        return USAGE_ERROR
     parsed = parser(words[0] if words else "").parse_args(
         words, argparse.Namespace(snakemake=snakemake)
     )

@@ -19,7 +19,6 @@ from fl.plan import plan as plans
 from fl.plan.bundle import Bundle, Run, missing_runs
 from fl.plan.plan import Plan
 from fl.plan.study_plan import StudyPlan
-from fl.report.claims import few_units_note
 from fl.store.store import Store
 from fl.workflow import jobs, selection
 from fl.workflow.estimate import Rates, client_steps, large_metrics
@@ -84,6 +83,8 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     }
     for name, study in plan.studies.items():
         yield f"{name}: {study.title}"
+        from fl.report.claims import few_units_note  # ``plan --help`` needs no reports.
+
         groups = _groups(study, every_run)
         for (method, setting), runs in groups.items():
             stored = sum(run.run not in unstored and run.run not in damages for run in runs)

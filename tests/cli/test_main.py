@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
 import planning
 import pytest
 
+from fl.base import registry
 from fl.cli import main
 
 NAMES = [command.name for commands in main.COMMANDS_BY_GROUP.values() for command in commands]
@@ -37,15 +39,17 @@ def test_help_lists_every_command_once(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_command_that_does_not_exist_is_refused_with_those_that_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    assert main.main(["plam"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "'plam' (did you mean 'plan'?)" in line and line.startswith("error: the command line: ")
     with pytest.raises(SystemExit) as end:
-        main.main(["plam"])
+        main.main([])
     assert end.value.code == 2
-    said = capsys.readouterr().err
-    assert "'plam'" in said and all(f"'{name}'" in said for name in NAMES)
 
 
 SPY = """
 import json, sys
+from fl.base import registry
 from fl.cli import main
 try:
     main.main(sys.argv[1:])
@@ -73,3 +77,14 @@ def test_a_command_does_not_import_others_nor_reports(name: str) -> None:
     foreign = {"report", "analyses", "notebook"}
     if name != "status":  # It says which reports are out of date.
         assert not {module.split(".")[0] for module in modules} & foreign
+
+
+def test_data_sets_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["datasets"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["data", "set", "samples", "shape", "classes", "clients", "files"]
+    rows = {line.split()[0]: re.split(r"\s{2,}", line) for line in lines if line}
+    assert rows["vowel"][:6] == ["vowel", "990", "10", "11", "15", "downloaded"]
+    assert rows["digits"][:5] == ["digits", "1,797", "1 x 8 x 8", "10", "ready"]
+    assert "by hand" in rows["office-caltech10"] and "your own" in rows["table"]
+    assert {*registry.names("data set")} <= {*rows}
