@@ -70,6 +70,8 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
 
     The totals count a run once that two studies share.
     """
+    from fl.report.claims import few_units_note  # ``plan --help`` needs no reports.
+
     missing_by_bundle = {name: missing_runs(bundle, store) for name, bundle in plan.bundles.items()}
     incomplete = {name: plan.bundles[name] for name, runs in missing_by_bundle.items() if runs}
     missing = [run for runs in missing_by_bundle.values() for run in runs]
@@ -83,8 +85,6 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     }
     for name, study in plan.studies.items():
         yield f"{name}: {study.title}"
-        from fl.report.claims import few_units_note  # ``plan --help`` needs no reports.
-
         groups = _groups(study, every_run)
         for (method, setting), runs in groups.items():
             stored = sum(run.run not in unstored and run.run not in damages for run in runs)
