@@ -39,7 +39,9 @@ VARIABLES = {
     "MKL_CBWR": "COMPATIBLE",
     "NPY_DISABLE_CPU_FEATURES": " ".join(NUMPY_FEATURES),
     "OPENBLAS_CORETYPE": "Haswell",
+    # Several threads add in another order.
     "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
 }
 """Environment variables of portable arithmetic, for PyTorch, oneDNN, MKL, NumPy and OpenBLAS."""
 
