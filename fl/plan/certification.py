@@ -17,6 +17,9 @@ from fl.base.errors import Location
 from fl.base.hashes import hash_bytes, hash_code
 from fl.base.identity import CORE, DATA
 
+MAX_FILES = 3
+"""Largest number of files that are named."""
+
 
 def roots() -> list[str]:
     """Return all roots of ``fl`` that are certified, which are all but analyses."""
@@ -87,6 +90,21 @@ def find_doubt(root: str, name: str, roots: Collection[str]) -> Doubt | None:
         texts = (f"{rise}: before version {certified.versions[rise]}" for rise in risen)
         return Doubt("; ".join(texts), True)
     return Doubt(f"{root}: code that was never certified", False)
+
+
+def uncertified_note() -> str:
+    """Return a sentence on shared code that is not certified as it is; empty if all is."""
+    hashes = identity.read_certified().hashes
+    edited = [root for root in (CORE, DATA) if hashes.get(root) != identity.root_hash(root)]
+    if not edited:
+        return ""
+    files = sorted(identity.uncertified_files(*edited))
+    more = f" and {len(files) - MAX_FILES} more" if len(files) > MAX_FILES else ""
+    changes = f" ({', '.join(files[:MAX_FILES])}{more})" if files else ""
+    return (
+        f"shared code is not certified: {' and '.join(edited)}{changes}. Names of runs hold a hash "
+        "of this state, and are not found at another. Try: `make golden`, which certifies it"
+    )
 
 
 def certified_names(root: str) -> list[str]:

@@ -108,6 +108,21 @@ def test_a_run_of_edited_code_is_found_when_its_code_is_certified(place: plannin
     assert main.main(["store", "verify", "--config", str(place.root / "config")]) == 0
 
 
+def test_shared_code_that_is_not_certified_is_told_before_training(
+    place: planning.Planned, capsys: pytest.CaptureFixture[str]
+):
+    def told(command: str) -> list[str]:
+        capsys.readouterr()
+        assert main.main([command, "--config", str(place.root / "config")]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if "not certified" in line]
+
+    for command in ("plan", "doctor"):
+        [line] = told(command)
+        assert "core and data (fl/" in line and "`make golden`" in line
+    certify()
+    assert told("plan") == told("doctor") == []
+
+
 def test_records_are_read_once(place: planning.Planned, monkeypatch: pytest.MonkeyPatch):
     assert place.train("fedavg") == place.train("falling") == 0
     certify()
