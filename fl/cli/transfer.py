@@ -31,7 +31,8 @@ def add(command: AddCommand) -> None:
     """Add these commands to ``fedloom store``."""
     sub = command("adopt", _adopt, "list runs of other code that have the spec of a planned run")
     sub.add_argument("runs", nargs="*", type=run_of, help="only these runs")
-    sub.add_argument("--yes", action="store_true", help="store them as the planned runs")
+    help = "store them as the planned runs, without those whose numbers have changed"
+    sub.add_argument("--yes", action="store_true", help=help)
     for name, run, help in (
         ("export", _export_runs, "copy finished runs to another store, or to a new tar file"),
         ("import", _import_runs, "copy finished runs from another store or a tar file"),

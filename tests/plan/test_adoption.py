@@ -290,6 +290,7 @@ def test_a_hash_of_before_a_rise_stays_known_as_such(place: planning.Planned):
     assert former["method fedavg"][name] == ["method fedavg"]
     found = certification.find_doubt("method fedavg", name, ["method fedavg"])
     assert found is not None and found.is_change
+    assert certification.equal_names("method fedavg", ["method fedavg"]) == ["2"]
     certification.certify(versions)
     assert identity.read_certified().former_hashes == former
 
