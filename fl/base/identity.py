@@ -47,8 +47,8 @@ class CertifiedCode(NamedTuple):
         hashes: By root, the hash of its code when it was certified.
         files: By file of ``fl``, a hash of its bytes and one of its syntax, so that an unchanged
             file is not parsed.
-        former_hashes: By root, earlier hashes that were certified under its present version; for
-            each the roots and options whose versions rose when the hash was replaced or later.
+        former_hashes: By root, earlier hashes that were certified; for each the roots and options
+            whose versions rose when the hash was replaced or later.
     """
 
     versions: dict[str, int]

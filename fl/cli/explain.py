@@ -15,6 +15,7 @@ from fl.cli.commands import add_config_option, say
 from fl.cli.stores import add_run_argument, find_run, readable
 from fl.plan import config
 from fl.plan.bundle import Run
+from fl.plan.certification import is_version
 from fl.plan.plan_files import all_files
 from fl.store.run_record import RECORD
 from fl.store.store import Store
@@ -149,7 +150,7 @@ def _describe_run(
         description = records[run]
     else:
         member = planned[run]
-        is_edited = any(not _is_version(name) for name in member.code.values())
+        is_edited = any(not is_version(name) for name in member.code.values())
         code_files = _edited_files(member.spec) if is_edited else {}
         description = ComparedRun(member.spec, member.code, code_files, member.start)
     start = description.start
@@ -168,11 +169,6 @@ def _edited_files(spec: Spec) -> dict[str, str]:
     from fl.plan.run_spec import RunSpec  # It imports pandas, which is slow.
 
     return RunSpec(spec).code_files
-
-
-def _is_version(name: str) -> bool:
-    """Whether the name is a version of certified code and not a hash, see `identity.root_code`."""
-    return len(name) < 16
 
 
 def _differences(run: ComparedRun, reference: ComparedRun) -> list[str]:
@@ -209,7 +205,7 @@ def _code_differences(
     """Return differences between names of code; different components are keys of the spec."""
     for key in sorted({*code} & {*reference} - {"dataset", "partition"}):
         name, reference_name = code[key], reference[key]
-        if name != reference_name and _is_version(name) and _is_version(reference_name):
+        if name != reference_name and is_version(name) and is_version(reference_name):
             yield f"version of {key}: {name}, not {reference_name}"
         elif name != reference_name and not edits:
             yield f"code of {key}: {name}, not {reference_name}"

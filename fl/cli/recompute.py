@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl.base import arithmetic
+from fl.base.schema import SHARES
+from fl.base.units import quantity
 from fl.cli.commands import add_config_option, aligned, loading, say
 from fl.cli.stores import add_run_argument, find_run, readable
 from fl.plan import config
+from fl.store.import_export import EXACT, TOLERANCE, find_causes
 
 if TYPE_CHECKING:
     from fl.runner.recompute import Recomputation
@@ -40,7 +43,7 @@ def _recompute(parsed: argparse.Namespace) -> int:
     comparison = recompute.recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
     for line in comparison_lines(comparison):
         say(line)
-    return int(not all(difference.is_equal for difference in comparison.differences))
+    return int(not comparison.is_equal)
 
 
 def comparison_lines(comparison: Recomputation) -> Iterator[str]:
@@ -55,15 +58,37 @@ def comparison_lines(comparison: Recomputation) -> Iterator[str]:
         values = f"stored {difference.stored!r}, now {difference.recomputed!r}"
         detail = f": {values} ({row})" if difference.size else ""
         yield f"largest difference of {difference.metric}: {difference.size:.3g}{detail}"
-    largest = max((difference.size for difference in comparison.differences), default=0.0)
-    if not largest:
+    yield from _verdict_lines(comparison)
+
+
+def _verdict_lines(comparison: Recomputation) -> Iterator[str]:
+    """Return lines that say whether results are equal, and if not, what may be the cause."""
+    if not any(difference.size for difference in comparison.differences):
         yield "results are equal to the last digit"
-    elif all(difference.is_equal for difference in comparison.differences):
+        return
+    scores = comparison.scores
+    factor, unit = (100, " points") if scores.metric in SHARES else (1, "")
+    mean, largest = factor * abs(scores.stored - scores.recomputed), factor * scores.largest
+    yield (
+        f"{scores.metric} after the last round differs by {mean:.4g}{unit} in the mean over "
+        f"clients, by at most {largest:.4g}{unit} of a client; equal up to rounding: "
+        f"{factor * TOLERANCE:.4g}{unit}"
+    )
+    causes = find_causes(*comparison.records)
+    changes = ", ".join(_change(name, *values) for name, values in causes.items())
+    if comparison.is_exact:
+        yield f"results differ, although {EXACT}: this is a fault. Please report all these lines"
+    elif causes:
+        verdict = "results are equal up to rounding" if comparison.is_equal else "results differ"
+        yield f"{verdict}, as they may where these differ: {changes}"
+    elif comparison.is_equal:
         yield "results are equal up to rounding"
     else:
-        stored, current = comparison.environments["runs in the stack"]
-        cause = (
-            f": the run was trained in a stack of {stored} runs, now in a stack of {current}, "
-            "which changes rounding"
-        )
-        yield f"results differ{cause if stored != current else ''}"
+        yield "results differ, although nothing that is recorded does"
+
+
+def _change(name: str, stored: str, current: str) -> str:
+    """Return a difference of two computations: ``torch (2.10.0, now 2.11.0)``."""
+    if name == "stack":
+        stored, current = (quantity(text.count(",") + 1, "run") for text in (stored, current))
+    return name if name == "code" else f"{name} ({stored or 'none'}, now {current or 'none'})"

@@ -14,7 +14,7 @@ from fl.base.hashes import digest
 from fl.base.units import duration, quantity, values_text
 from fl.cli.commands import add_config_option, say
 from fl.cli.stores import readable
-from fl.plan import analyses, config
+from fl.plan import analyses, certification, config
 from fl.plan import plan as plans
 from fl.plan.bundle import Bundle, Run, missing_runs
 from fl.plan.plan import Plan
@@ -111,6 +111,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             f"{archived} of them need no training, as they are in {archive.root}. "
             f"Try: fedloom store import {archive.root}"
         )
+    yield from filter(None, [certification.uncertified_note()])
     yield from (line for lines in damages.values() for line in lines)
     if damages:
         yield (

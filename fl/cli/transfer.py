@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fl.base.errors import FedloomError
 from fl.base.units import quantity
 from fl.cli.commands import say
-from fl.cli.run_table import stored_runs, table
 from fl.cli.stores import (
     planned_runs,
     require_stored,
@@ -24,6 +23,12 @@ from fl.store.import_export import BUSY, CONFLICT, DAMAGED, EXISTING, NEW, Copie
 from fl.store.run_record import run_of
 from fl.store.store import Store
 
+if TYPE_CHECKING:
+    from fl.plan.adoption import Candidate
+
+MAX_RUNS = 3
+"""Largest number of runs that are named for a reason."""
+
 AddCommand = Callable[[str, Callable[[argparse.Namespace], Any], str], argparse.ArgumentParser]
 """Function that adds a command, of its name, the function that runs it, and its help."""
 
@@ -32,7 +37,8 @@ def add(command: AddCommand) -> None:
     """Add these commands to ``fedloom store``."""
     sub = command("adopt", _adopt, "list runs of other code that have the spec of a planned run")
     sub.add_argument("runs", nargs="*", type=run_of, help="only these runs")
-    sub.add_argument("--yes", action="store_true", help="store them as the planned runs")
+    help = "store them as the planned runs, without those whose numbers have changed"
+    sub.add_argument("--yes", action="store_true", help=help)
     for name, run, help in (
         ("export", _export_runs, "copy finished runs to another store, or to a new tar file"),
         ("import", _import_runs, "copy finished runs from another store or a tar file"),
@@ -51,24 +57,38 @@ def _adopt(parsed: argparse.Namespace) -> int:
     store = store_of(parsed)
     require_stored(store, parsed.runs)
     members = plan.read(parsed.config, checked=False).runs
-    stored_by_planned = {
-        planned: run
-        for planned, run in adoption.stored_by_spec(store, members).items()
-        if run in parsed.runs or not parsed.runs
-    }
-    sources = {*stored_by_planned.values()}
-    for line in table(stored for stored in stored_runs(store) if stored.run in sources):
+    candidates = adoption.candidates(store, members, parsed.runs)
+    changed = [candidate for candidate in candidates if candidate.is_changed]
+    unchanged = [candidate for candidate in candidates if not candidate.is_changed]
+    say(f"{quantity(len(candidates), 'run')} of other code with the spec of a planned run")
+    for line in _reason_lines("left out, as numbers have changed", changed):
         say(line)
-    say(f"{quantity(len(stored_by_planned), 'run')} of other code with the spec of a planned run")
+    for line in _reason_lines("adopted" if parsed.yes else "to adopt", unchanged):
+        say(line)
     if not parsed.yes:
         say("Numbers of other code may differ: compare some by `fedloom recompute RUN --anyway`")
-        say("nothing was changed; --yes stores them as the planned runs, too")
+        say("nothing was changed; --yes stores the runs to adopt as the planned runs, too")
         return 0
     adopted = [
-        adoption.adopt_run(store, run, members[name]) for name, run in stored_by_planned.items()
+        adoption.adopt_run(store, candidate.run, members[candidate.planned])
+        for candidate in unchanged
     ]
-    say(f"{quantity(sum(adopted), 'run')} adopted")
-    return int(not all(adopted))
+    left_out = f", {len(changed)} left out" if changed else ""
+    say(f"{quantity(sum(adopted), 'run')} adopted{left_out}")
+    return int(not all(adopted) or bool(parsed.runs and changed))
+
+
+def _reason_lines(state: str, candidates: Iterable[Candidate]) -> Iterator[str]:
+    """Yield a line for each reason to doubt the numbers of runs, with some of the runs."""
+    runs_by_reason: dict[str, list[str]] = {}
+    for candidate in candidates:
+        texts = dict.fromkeys(doubt.text for doubt in candidate.doubts)
+        reason = "; ".join(texts) or "code that is certified now"
+        runs_by_reason.setdefault(reason, []).append(candidate.run)
+    for reason, runs in runs_by_reason.items():
+        more = f", and {len(runs) - MAX_RUNS} more" if len(runs) > MAX_RUNS else ""
+        shown = ", ".join(runs[:MAX_RUNS])
+        yield f"  {quantity(len(runs), 'run')} {state}: {reason} ({shown}{more})"
 
 
 def _export_runs(parsed: argparse.Namespace) -> int:

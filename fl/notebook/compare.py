@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from fl.base import registry
+from fl.base.arithmetic import PORTABLE
 from fl.base.errors import ConfigError, DataError, Location, unknown_name
 from fl.base.schema import GLOBAL
 from fl.base.units import quantity
@@ -21,6 +22,7 @@ from fl.plan import study_files
 from fl.plan.config import Values, named_entries, read_settings, read_yaml
 from fl.report import claims, latex, page, track_page, tracks
 from fl.report.cells import number, probability
+from fl.store.import_export import EXACT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,6 +38,9 @@ TEXT_BY_VERDICT = {
 
 CLIENT_KEYS = {"dataset", "partition"}
 """Keys of an entry that would change the clients of a track; they are refused."""
+
+EQUAL_POINTS = 1e-3
+"""Points by which equal results may differ, as published ones are rounded."""
 
 BUDGET_KEYS = {"rounds", "local_epochs", "local_steps", "batch_size", "train_on", "start"}
 """Keys of an entry that change its budget; a remark tells that the budget is compared too."""
@@ -205,6 +210,7 @@ def compare(
             raise unknown_name(location, "method", method, names, "fedloom methods")
     name = method if isinstance(method, str) else entry_name(method)
     lines: list[pd.DataFrame] = []
+    checks: list[pd.DataFrame] = []
     remarks = _key_remarks(name, keys)
     for track in [only] if only else published_tracks:
         trained = TrackRuns(folder, tracks_folder, track, study_by_track[track], progress)
@@ -219,10 +225,14 @@ def compare(
             remarks.append(
                 f"{track}: the published {name} has {mean} %; this one stands in its place"
             )
-        remarks += _check_remarks(track, published_results, results)
+        if name != tracks.CHECK or not keys:
+            check = results[results["method"] == tracks.CHECK]
+            remarks += _check_remarks(track, published_results, check)
+            checks.append(check if name != tracks.CHECK else replaced)
         remarks += run_remarks
     joined = pd.concat(lines, ignore_index=True)
     tests = tracks.compare_with_baselines(joined)
+    remarks += _verdict_remarks(name, joined, tests, checks)
     table = tests[(tests["method"] == name) | (tests["other"] == name)]
     is_corrected = tests["family"].isin(table["family"]) & (tests["reason"] == "")
     sizes = {str(family): n for family, n in tests[is_corrected]["family"].value_counts().items()}
@@ -249,9 +259,9 @@ def _key_remarks(name: str, keys: Values) -> list[str]:
     return remarks
 
 
-def _check_remarks(track: str, published: pd.DataFrame, results: pd.DataFrame) -> list[str]:
+def _check_remarks(track: str, published: pd.DataFrame, check: pd.DataFrame) -> list[str]:
     """Return a remark on whether FedAvg has its published results."""
-    tables = [t[t["method"] == tracks.CHECK].set_index("draw") for t in (published, results)]
+    tables = [t[t["method"] == tracks.CHECK].set_index("draw") for t in (published, check)]
     earlier, current = tables
     if not current["accuracy"].notna().any():
         return [
@@ -259,12 +269,54 @@ def _check_remarks(track: str, published: pd.DataFrame, results: pd.DataFrame) -
             "be checked"
         ]
     gap = 100 * (current["accuracy"] - earlier["accuracy"]).dropna()
-    if len(gap) == len(earlier) and (gap.abs() < 1e-3).all():
+    if len(gap) == len(earlier) and (gap.abs() < EQUAL_POINTS).all():
         return [f"{track}: {tracks.CHECK} has its published results in all {len(earlier)} draws"]
-    versions = [", ".join(sorted(set(table["numbers"]))) for table in tables]
-    remark = f"{track}: {tracks.CHECK} differs from its published results "
-    remark += f"({len(gap)} of {len(earlier)} draws): {gap.mean():+.2f} points on average, "
-    remark += f"at most {gap.abs().max():.2f} in a draw"
-    if versions[0] != versions[1]:
-        remark += f"; published numbers are of {versions[0]}, these of {versions[1]}"
+    remark = f"{track}: the mean of {tracks.CHECK} over {quantity(len(gap), 'draw')} differs by "
+    remark += f"{gap.mean():+.2f} points from the published one, a draw by at most "
+    remark += f"{gap.abs().max():.2f}"
+    numbers, environments = (
+        [", ".join(sorted(set(table[column]) - {""})) for table in tables]
+        for column in ("numbers", "environment")
+    )
+    if numbers[0] != numbers[1]:
+        remark += f"; published numbers are of {numbers[0]}, these of {numbers[1]}"
+    elif environments[0] == environments[1] and environments[0].startswith(f"{PORTABLE}, "):
+        remark += f", although {EXACT}: this is a fault, please report it"
+    else:
+        published_environment = environments[0] or "an unknown environment"
+        remark += f", as it may by rounding: published results are of {published_environment}, "
+        remark += f"these of {environments[1] or 'an unknown one'}"
     return [remark]
+
+
+def _verdict_remarks(
+    name: str, lines: pd.DataFrame, tests: pd.DataFrame, checks: list[pd.DataFrame]
+) -> list[str]:
+    """Return a remark on the verdicts of a method with the other results of FedAvg.
+
+    Args:
+        name: Name of the method.
+        lines: Its lines and the published ones.
+        tests: Their comparisons.
+        checks: The other lines of FedAvg: those trained now, or the published ones in a comparison
+            of FedAvg itself.
+    """
+    check = pd.concat([*checks, lines.head(0)]).dropna(subset=["accuracy"])
+    key = ["track", "method", "draw"]
+    merged = lines.merge(check[[*key, "accuracy"]], on=key, suffixes=("", "_check"))
+    if not (100 * (merged["accuracy"] - merged["accuracy_check"]).abs() >= EQUAL_POINTS).any():
+        return []
+    is_replaced = pd.MultiIndex.from_frame(lines[key]).isin(pd.MultiIndex.from_frame(check[key]))
+    again = tracks.compare_with_baselines(pd.concat([lines[~is_replaced], check]))
+    pair = ["track", "method", "other"]
+    both = tests.merge(again, on=pair, suffixes=("", "_again"))
+    both = both[(both["method"] == name) | (both["other"] == name)]
+    changed = both[both["verdict"] != both["verdict_again"]]
+    source = "published" if name == tracks.CHECK else "trained here"
+    texts = [
+        f"{row['track']}, {row['method']} from {row['other']}: {row['verdict_again']}, not "
+        f"{row['verdict']}"
+        for row in changed.to_dict("records")
+    ]
+    result = f"these verdicts change: {'; '.join(texts)}" if texts else "no verdict changes"
+    return [f"with the {tracks.CHECK} {source}, {result}"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,9 @@ from fl.base.units import quantity
 from fl.data import partitioning, preparation
 from fl.plan import certification, plan_files
 from fl.plan.bundle import Run
+from fl.plan.certification import Doubt
 from fl.plan.config import Settings
+from fl.plan.doubts import Doubts, all_roots
 from fl.plan.run_spec import SPEC_ERRORS, RunSpec, model_code, with_defaults
 from fl.store import run_check
 from fl.store.run_record import is_name
@@ -61,21 +63,50 @@ class _Index:
     names: dict[str, list[str]] = field(default_factory=dict)
 
 
-def stored_by_spec(store: Store, runs: Iterable[str]) -> dict[str, str]:
+class Candidate(NamedTuple):
+    """A stored run with the spec of a planned one.
+
+    Attributes:
+        run: The stored run.
+        planned: The planned run.
+        doubts: What may have changed its numbers.
+    """
+
+    run: str
+    planned: str
+    doubts: list[Doubt]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a version says that the numbers have changed."""
+        return any(doubt.is_change for doubt in self.doubts)
+
+
+def candidates(store: Store, runs: Iterable[str], sources: Collection[str] = ()) -> list[Candidate]:
     """Return the stored runs that have the specs of planned ones, whatever code made them.
+
+    Of several stored runs, that with the fewest doubts stands for a planned one.
 
     Args:
         store: The store.
         runs: Ids of the planned runs.
-
-    Returns:
-        The stored run by the planned run that the store lacks.
+        sources: Stored runs of which alone is asked; by default all.
     """
-    translation = _Translation(store, {}, by_spec=True)
+    translation, doubts = _Translation(store, {}, by_spec=True), Doubts(store)
     for run in store.runs():
         translation.name(run)
     missing = {run for run in runs if not store.has(run)}
-    return {name.run: run for run, name in translation.names.items() if name.run in missing}
+    by_planned: dict[str, Candidate] = {}
+    for run, name in sorted(translation.names.items()):
+        if name.run in missing and (run in sources or not sources):
+            candidate = Candidate(run, name.run, doubts.of_run(run))
+            other = by_planned.setdefault(name.run, candidate)
+            by_planned[name.run] = min(other, candidate, key=_order)
+    return list(by_planned.values())
+
+
+def _order(candidate: Candidate) -> tuple[bool, int]:
+    return candidate.is_changed, len(candidate.doubts)
 
 
 def adopt(runs: Iterable[str], read_member: Callable[[str], Run], settings: Settings) -> None:
@@ -203,8 +234,7 @@ class _Translation:
     def _present_code(self, code: Mapping[str, str], run_spec: RunSpec) -> dict[str, str]:
         """Return the code of a run with versions for the hashes that were certified."""
         present = dict(code)
-        roots = {*run_spec.roots.values(), *run_spec.data_roots, identity.CORE}
-        roots |= {*identity.versioned_options(run_spec.spec)}
+        roots = all_roots(run_spec)
         for key, root in (*run_spec.roots.items(), ("core", identity.CORE)):
             equal_names = certification.equal_names(root, roots)
             if code[key] in equal_names:

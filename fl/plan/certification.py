@@ -10,11 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from functools import cache
+from typing import NamedTuple
 
 from fl.base import identity, registry
 from fl.base.errors import Location
 from fl.base.hashes import hash_bytes, hash_code
 from fl.base.identity import CORE, DATA
+
+MAX_FILES = 3
+"""Largest number of files that are named."""
 
 
 def roots() -> list[str]:
@@ -46,12 +50,74 @@ def equal_names(root: str, roots: Collection[str]) -> list[str]:
     certified = identity.read_certified()
     if root not in certified.hashes:
         return [identity.root_code(root)]
-    former_hashes = certified.former_hashes.get(root, {})
-    return [
-        str(certified.versions[root]),
-        certified.hashes[root],
-        *(former for former, risen in former_hashes.items() if not {*risen} & {*roots}),
-    ]
+    hashes = {certified.hashes[root]: [], **certified.former_hashes.get(root, {})}
+    equal_hashes = (name for name, risen in hashes.items() if not {*risen} & {*roots})
+    return [str(certified.versions[root]), *equal_hashes]
+
+
+class Doubt(NamedTuple):
+    """A reason to doubt that a stored run has the numbers that the present code gives.
+
+    Attributes:
+        text: The reason.
+        is_change: Whether a version says that the numbers have changed.
+    """
+
+    text: str
+    is_change: bool
+
+
+def find_doubt(root: str, name: str, roots: Collection[str]) -> Doubt | None:
+    """Return why code may give other numbers than the present; None if it gives the same.
+
+    Args:
+        root: The root of the code.
+        name: Version or hash of the code, as the record of a run has it.
+        roots: All roots and options of the run.
+    """
+    if name == identity.root_code(root):
+        return None
+    certified = identity.read_certified()
+    if root not in certified.hashes:
+        return Doubt(f"{root}: code that was never certified", False)
+    version = certified.versions[root]
+    if name in equal_names(root, roots):
+        is_edited = identity.root_hash(root) != certified.hashes[root]
+        return Doubt(f"{root}: version {version}, now edited", False) if is_edited else None
+    if is_version(name):
+        return Doubt(f"{root}: version {name}, now {version}", True)
+    if risen := sorted({*certified.former_hashes.get(root, {}).get(name, ())} & {*roots}):
+        texts = (f"{rise}: before version {certified.versions[rise]}" for rise in risen)
+        return Doubt("; ".join(texts), True)
+    return Doubt(f"{root}: code that was never certified", False)
+
+
+def uncertified_note() -> str:
+    """Return a sentence on shared code that is not certified as it is; empty if all is."""
+    hashes = identity.read_certified().hashes
+    edited = [root for root in (CORE, DATA) if hashes.get(root) != identity.root_hash(root)]
+    if not edited:
+        return ""
+    files = sorted(identity.uncertified_files(*edited))
+    more = f" and {len(files) - MAX_FILES} more" if len(files) > MAX_FILES else ""
+    changes = f" ({', '.join(files[:MAX_FILES])}{more})" if files else ""
+    return (
+        f"shared code is not certified: {' and '.join(edited)}{changes}. Names of runs hold a hash "
+        "of this state, and are not found at another. Try: `make golden`, which certifies it"
+    )
+
+
+def certified_names(root: str) -> list[str]:
+    """Return all versions and hashes under which code of a root was certified, and its name now."""
+    certified = identity.read_certified()
+    versions = range(1, certified.versions.get(root, 0) + 1)
+    hashes = {*certified.former_hashes.get(root, ()), certified.hashes.get(root, "")} - {""}
+    return [identity.root_code(root), *map(str, versions), *sorted(hashes)]
+
+
+def is_version(name: str) -> bool:
+    """Whether the name of code is a version and not a hash, see `identity.root_code`."""
+    return len(name) < 16
 
 
 @cache
@@ -97,14 +163,15 @@ def _former_hashes(
     all_risen = {name for name in versions if versions[name] > certified.versions.get(name, 1)}
     table = {}
     for root, hash_before in certified.hashes.items():
-        if root not in hashes or versions[root] != certified.versions[root]:
+        if root not in hashes:
             continue
-        former_hashes = certified.former_hashes.get(root, {}) | {hash_before: []}
-        if hashes[root] != hash_before:
+        former_hashes = {hash_before: [], **certified.former_hashes.get(root, {})}
+        if hashes[root] != hash_before or root in all_risen:
             former_hashes = {
                 former: sorted({*risen, *all_risen}) for former, risen in former_hashes.items()
             }
-        former_hashes.pop(hashes[root], None)
+        if root not in former_hashes.get(hashes[root], ()):
+            former_hashes.pop(hashes[root], None)
         if former_hashes:
             table[root] = former_hashes
     return table

@@ -22,6 +22,7 @@ from fl.base.schema import (
     UNSEEN,
     StudySetting,
 )
+from fl.base.units import quantity
 from fl.plan import plan_files
 from fl.plan.study_plan import StudyPlan
 from fl.report import analysis_results, claims, result_files, summaries
@@ -341,6 +342,14 @@ class Facts:
         """The number of runs in each state, as a sentence."""
         counts = ", ".join(f"{count} {state}" for state, count in self.counts.items())
         return f"{len(self.runs)} runs: {counts}."
+
+    @property
+    def adopted_note(self) -> str:
+        """A sentence on runs that were trained under other names; empty if there are none."""
+        adopted = int(self.runs["trained_as"].notna().sum())
+        counts = f"{adopted} of {quantity(len(self.runs), 'run')}"
+        note = f"{counts} were trained under other names of the code, see the column trained_as."
+        return note if adopted else ""
 
     @cached_property
     def absent(self) -> dict[str, list[AbsentRun]]:

@@ -81,6 +81,7 @@ RUN_COLUMNS = {
     "processor": "string",
     "instructions": "string",
     "numbers": "string",
+    "trained_as": "string",
     "selected": "bool",
     "clients": "Int64",
     "participants": "Int64",
@@ -101,8 +102,9 @@ RUN_COLUMNS = {
 rounds_before, seconds_before, bytes_before: costs of the model that a run starts from; 0 if it
 starts from fresh variables, unknown if a run of the chain is missing or its record lacks them.
 stack: the runs that were trained at once with it, itself included; each of them has an equal share
-of the seconds. participants, traffic (JSON) and the other costs are those of the run's record;
-unknown if the record lacks them. epsilon, delta, epsilon_lacks: see `fl.report.privacy`.
+of the seconds. trained_as: the name that a run had when it was trained, if it was adopted
+(`fl.plan.adoption`). participants, traffic (JSON) and the other costs are those of the run's
+record; unknown if the record lacks them. epsilon, delta, epsilon_lacks: see `fl.report.privacy`.
 """
 
 Stamp = dict[str, str | bool]
@@ -210,6 +212,7 @@ def _computed(record: RunRecord) -> RunRow:
         "processor": record.environment.get("processor"),
         "instructions": record.environment.get("instructions"),
         "numbers": _numbers(record.code),
+        "trained_as": record.trained_as or None,
     }
     row |= {name: text for name, text in record.versions.items() if name in RUN_COLUMNS}
     row |= epsilon_columns(record)

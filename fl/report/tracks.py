@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fl.base.arithmetic import PORTABLE
 from fl.base.errors import DataError
 from fl.base.folders import CONFIG
 from fl.base.schema import GLOBAL, MISSING, PERSONAL, SETTING, UNSEEN
 from fl.plan import study_files
 from fl.report import claims, summaries
 from fl.report.partitions import Partition
+from fl.store.import_export import SOFTWARE
 
 FILE = Path("published") / "tracks.csv"
 """File of published results in the config folder."""
@@ -55,6 +57,7 @@ COLUMNS = {
     "operations": "float64",
     "point": "string",
     "numbers": "string",
+    "environment": "string",
 }
 """Columns of published results.
 
@@ -63,7 +66,8 @@ accuracy: mean over clients; over the clients held out of training, if there are
 mean over the worst tenth of these clients. errors: wrong test samples of all clients; floor: those
 of the majority predictor (`fl.report.claims.majority_errors`); NaN if they were not counted. bytes,
 operations: totals of the run and of those that it starts from, of all clients and the server.
-point: the grid point that validation data chose. numbers: the versions of the code.
+point: the grid point that validation data chose. numbers: the versions of the code. environment:
+arithmetic and software of the run, as far as they are known; empty in older tables.
 """
 
 
@@ -89,6 +93,8 @@ def read_published(folder: Path) -> pd.DataFrame:
             table[column] = math.nan
         if "stage" not in table:
             table["stage"] = PERSONAL
+        if "environment" not in table:
+            table["environment"] = ""
         return table.astype(COLUMNS)[[*COLUMNS]]
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{path}: cannot be read: {error}") from error
@@ -127,13 +133,27 @@ def measured_lines(
     chosen = runs[runs["selected"]].drop_duplicates([*SETTING, "method"])
     costs = _costs(chosen, starts)
     about = chosen.assign(bytes=costs["bytes"], operations=costs["operations"])
-    about = about[[*SETTING, "method", "title", "point", "numbers", "bytes", "operations"]]
+    about["environment"] = [_environment(row) for row in about.to_dict("records")]
+    columns = ["method", "title", "point", "numbers", "environment", "bytes", "operations"]
+    about = about[[*SETTING, *columns]]
     table = summary[summary["mean"].notna() & ~summary["method"].str.endswith(START)].merge(about)
     table = table.assign(track=track, draw=table["partition"].map(places.index))
     table = table.rename(columns={"mean": "accuracy"})
     # Rounded as in the file, so that equal numbers are equal.
     table = table.round({"accuracy": 6, "worst_tenth": 6, "errors": 1, "floor": 1})
     return table[[*COLUMNS]].astype(COLUMNS)
+
+
+def _environment(run: Mapping[Any, Any]) -> str:
+    """Return arithmetic and software of a run of the table of runs, ``portable, torch 2.11.0``.
+
+    The processor follows where it decides bits.
+    """
+    known = {key: value for key, value in run.items() if isinstance(value, str)}
+    arithmetic = known.get("arithmetic", "")
+    words = [arithmetic, *(f"{name} {known[name]}" for name in SOFTWARE if name in known)]
+    words += [] if arithmetic == PORTABLE else [known.get("processor", "")]
+    return ", ".join(filter(None, words))
 
 
 def _costs(runs: pd.DataFrame, starts: Mapping[str, str]) -> pd.DataFrame:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from fl.base.errors import DataError, FedloomError
+from fl.base.schema import PERSONAL
+from fl.data.dataset import task_of
 from fl.plan import run_spec
 from fl.plan.bundle import Bundle, Run
 from fl.plan.config import Execution, Settings
@@ -54,10 +56,26 @@ class Difference:
             return math.inf
         return abs(self.stored - self.recomputed)
 
-    @property
-    def is_equal(self) -> bool:
+    def is_within(self, tolerance: float) -> bool:
         """Whether both values are equal to rounding, see `fl.store.import_export`."""
-        return not self.size or self.size <= TOLERANCE * (1 + abs(self.recomputed))
+        return not self.size or self.size <= tolerance * (1 + abs(self.recomputed))
+
+
+@dataclass(frozen=True)
+class FinalScores:
+    """Test scores of both runs after the last round, of the models that a report shows.
+
+    Attributes:
+        metric: Name of the metric.
+        stored: Mean over clients of the stored run.
+        recomputed: Mean over clients of the recomputed run.
+        largest: Largest difference of a client.
+    """
+
+    metric: str
+    stored: float
+    recomputed: float
+    largest: float
 
 
 @dataclass(frozen=True)
@@ -68,11 +86,24 @@ class Recomputation:
         run: Id of the stored run.
         records: The record of the stored run, and that of the recomputed one.
         differences: The largest difference of each metric.
+        scores: The scores that a report shows.
     """
 
     run: str
     records: tuple[RunRecord, RunRecord]
     differences: list[Difference]
+    scores: FinalScores
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the bits of both runs must be equal."""
+        return import_export.must_be_equal(*self.records)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all metrics are equal: exactly, or to rounding where that may differ."""
+        tolerance = 0.0 if self.is_exact else TOLERANCE
+        return all(difference.is_within(tolerance) for difference in self.differences)
 
     @property
     def environments(self) -> dict[str, tuple[str, str]]:
@@ -128,8 +159,10 @@ def recompute(
         if failed and not scratch.has(run):
             raise FedloomError(f"failed: {'; '.join(describe_failures(failed))}")
         recomputed = RunRecord.from_json(scratch.record(run))
-        differences = list(_differences(store.metrics(run), scratch.metrics(run)))
-        return Recomputation(run, (record, recomputed), differences)
+        tables = store.metrics(run), scratch.metrics(run)
+        metric = task_of(RunSpec(spec).dataset, spec["dataset"]["name"]).metrics[0]
+        scores = _final_scores(metric, *tables)
+        return Recomputation(run, (record, recomputed), [*_differences(*tables)], scores)
 
 
 def _members(
@@ -203,6 +236,22 @@ def _differences(stored: pd.DataFrame, recomputed: pd.DataFrame) -> Iterator[Dif
         yield max(differences, key=lambda difference: difference.size)
 
 
+def _final_scores(metric: str, *tables: pd.DataFrame) -> FinalScores:
+    """Return the scores of both tables of metrics."""
+    stored, recomputed = (_final_values(table, metric) for table in tables)
+    largest = (stored - recomputed).abs().max()
+    return FinalScores(metric, stored.mean(), recomputed.mean(), largest)
+
+
+def _final_values(table: pd.DataFrame, metric: str) -> pd.Series:
+    """Return the test score of each client after the last round, of its own model if it has one."""
+    rows = table[(table["metric"] == metric) & (table["split"] == "test")]
+    rows = rows[rows["round"] == rows["round"].max()]
+    personal = rows[rows["stage"] == PERSONAL]
+    values: pd.Series = (personal if len(personal) else rows).set_index("client")["value"]
+    return values
+
+
 def _describe_computation(record: RunRecord) -> dict[str, str]:
     """Return properties of a computation by name, without unknown ones."""
     execution, environment = record.execution, record.environment
@@ -211,6 +260,8 @@ def _describe_computation(record: RunRecord) -> dict[str, str]:
         "processor": environment.get("processor"),
         "lock": environment.get("lock"),
         "device": execution.device,
+        "arithmetic": execution.arithmetic or None,
+        "instructions": environment.get("instructions"),
         "backend": execution.backend,
         "threads": execution.threads,
         "processes": execution.processes,

@@ -5,7 +5,8 @@ exists in the target is not changed. If its numbers are equal to within `TOLERAN
 different machines and backends compute the same run with different last digits. If they differ, and
 the two runs were computed in different stacks or on different machines, rounding can explain that,
 because it grows in training: the difference is reported. If both were computed in the same way, the
-difference is a conflict.
+difference is a conflict. For portable runs the machine does not count, and any difference does
+(`must_be_equal`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl.base import files
+from fl.base.arithmetic import NATIVE, PORTABLE
 from fl.base.errors import DataError, FedloomError
 from fl.store import run_check
 from fl.store.run_check import KEY
@@ -42,6 +44,14 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-6
 """Numbers a and b are equal if abs(a - b) <= TOLERANCE * (1 + abs(b)), or if both are NaN."""
+
+SOFTWARE = ("python", "torch", "numpy", "mkl", "onednn")
+"""Versions that decide the bits of a run."""
+
+MACHINE = ("device", "threads", "processor", "instructions")
+"""What decides no bit of a portable run."""
+
+EXACT = "both runs are portable, with equal versions, so that their bits must be equal"
 
 NEW, EXISTING, BUSY, CONFLICT, DAMAGED = (
     "new",
@@ -83,10 +93,13 @@ def copy_run(run: str, source: Store, target: Store, results: Path | None = None
         return Copied(run, DAMAGED, "; ".join(problems))
     optional = [name for name in OPTIONAL_FILES if source.has(run, (name,))]
     if target.has(run):
-        if differing := first_difference(run, source, target):
+        records = [RunRecord.from_json(store.record(run)) for store in (source, target)]
+        is_exact = must_be_equal(*records)
+        if differing := first_difference(run, source, target, 0.0 if is_exact else TOLERANCE):
             reason = f"{target.folder(run)}: differs from {source.folder(run)} ({differing})"
-            if cause := rounding_causes(run, source, target):
-                return Copied(run, EXISTING, f"{reason}, because its {cause} differs; it stays")
+            if causes := ", ".join(find_causes(*records)):
+                return Copied(run, EXISTING, f"{reason}, because its {causes} differs; it stays")
+            reason += f", although {EXACT}" if is_exact else ""
             return Copied(run, CONFLICT, f"{reason}. Try: remove the run that you do not trust")
         if target.has(run, optional):
             return Copied(run, EXISTING)
@@ -173,37 +186,58 @@ def _unpack(path: Path, folder: Path) -> None:
             tar.extract(info, folder, filter="data")
 
 
-def first_difference(run: str, store: Store, reference: Store) -> str:
+def first_difference(run: str, store: Store, reference: Store, tolerance: float) -> str:
     """Return the first file of both stores whose numbers differ; empty if there is none."""
     for name in (METRICS, WEIGHTS, TRACES):
         entries = [location.record(run)["files"].get(name) for location in (store, reference)]
         if all(entries) and entries[0] != entries[1]:
             first, second = (dict(_arrays(location, run, name)) for location in (store, reference))
             if first.keys() != second.keys() or not all(
-                _are_equal(first[key], second[key]) for key in first
+                _are_equal(first[key], second[key], tolerance) for key in first
             ):
                 return name
     return ""
 
 
-def rounding_causes(run: str, store: Store, reference: Store) -> str:
-    """Return differences in the computation of a run that change rounding; empty without any."""
-    first, second = (
-        _computation(RunRecord.from_json(location.record(run))) for location in (store, reference)
-    )
-    return ", ".join(key for key in first if first[key] != second[key])
+def find_causes(first: RunRecord, second: RunRecord) -> dict[str, tuple[str, str]]:
+    """Return what may make two computations of a run differ: both values, by their name.
 
-
-def _computation(run: RunRecord) -> dict[str, str | int | bool | list[str] | None]:
+    The processor and its instructions decide no bit where both are portable.
+    """
+    former, latter = _computation(first), _computation(second)
+    is_portable = former["arithmetic"] == latter["arithmetic"] == PORTABLE
     return {
-        "stack": run.execution.stack,
-        "backend": run.execution.backend,
-        "device": run.execution.device,
-        "processes": run.execution.processes,
-        "threads": run.execution.threads,
-        "processor": run.environment.get("processor"),
-        **{package: run.versions.get(package) for package in ("torch", "numpy")},
+        name: (former[name], latter[name])
+        for name in former
+        if former[name] != latter[name]
+        and not (is_portable and name in MACHINE)
+        and not (name in SOFTWARE and "" in (former[name], latter[name]))
     }
+
+
+def must_be_equal(first: RunRecord, second: RunRecord) -> bool:
+    """Whether two computations must give the same bits: both are portable, nothing else differs."""
+    is_portable = first.execution.arithmetic == second.execution.arithmetic == PORTABLE
+    return is_portable and not find_causes(first, second)
+
+
+def _computation(run: RunRecord) -> dict[str, str]:
+    """Return by name what decides the digits of a run; empty texts for what is unknown."""
+    execution = run.execution
+    values = {
+        "code": ", ".join(f"{key} {name}" for key, name in sorted(run.code.items())),
+        "trained_as": run.trained_as,
+        "arithmetic": execution.arithmetic or NATIVE,
+        "stack": ", ".join(execution.stack or [run.run]),
+        "backend": execution.backend,
+        "processes": execution.processes,
+        "device": execution.device,
+        "threads": execution.threads,
+        "processor": run.environment.get("processor"),
+        "instructions": run.environment.get("instructions"),
+        **{name: run.versions.get(name) for name in SOFTWARE},
+    }
+    return {name: "" if value is None else str(value) for name, value in values.items()}
 
 
 def _arrays(store: Store, run: str, name: str) -> Iterator[tuple[str, np.ndarray]]:
@@ -223,9 +257,9 @@ def _leaves(tree: Tree, prefix: str) -> Iterator[tuple[str, np.ndarray]]:
             yield f"{prefix}{key}", value.double().numpy()
 
 
-def _are_equal(array: np.ndarray, reference: np.ndarray) -> bool:
+def _are_equal(array: np.ndarray, reference: np.ndarray, tolerance: float) -> bool:
     import numpy as np
 
     if array.shape != reference.shape or array.dtype.kind != "f":
         return np.array_equal(array, reference)
-    return np.allclose(array, reference, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    return np.allclose(array, reference, rtol=tolerance, atol=tolerance, equal_nan=True)

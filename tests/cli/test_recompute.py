@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from planning import Planned
@@ -87,9 +89,44 @@ def test_other_numbers_are_found_and_the_environments_stand_side_by_side(
     said = capsys.readouterr().out
     [line] = [line for line in said.splitlines() if line.startswith("largest difference of loss")]
     assert "loss: 0.25: " in line and "round 4" in line
-    [torch] = [line.split() for line in said.splitlines() if " torch " in line]
+    [torch] = [line.split() for line in said.splitlines() if line.startswith("*")]
     assert torch[:3] == ["*", "torch", "1.0"]
-    assert said.splitlines()[-1] == "results differ"
+    assert said.splitlines()[-1].startswith("results differ, as they may")
+    assert "torch (1.0, now " in said.splitlines()[-1]
+    assert "accuracy after the last round differs by 0 points" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        ({}, 1, "this is a fault"),
+        ({"environment": {"processor": "another"}}, 1, "this is a fault"),
+        ({"versions": {"numpy": "1.0"}}, 0, "numpy (1.0, now "),
+        ({"execution": {"arithmetic": "native"}}, 0, "arithmetic (native, now portable)"),
+        ({"trained_as": "0" * 16}, 0, "trained_as (0000000000000000, now none)"),
+    ],
+)
+def test_a_last_digit_is_a_fault_of_portable_runs_with_equal_versions(
+    planned: Plan, capsys: pytest.CaptureFixture[str], changes: Any, status: int, said: str
+) -> None:
+    study = planned()
+    assert study.train("fedavg") == 0
+    [run] = study.runs("fedavg")
+    rows = study.store().metrics(run)
+    place = rows.index[(rows["metric"] == "accuracy") & (rows["round"] == rows["round"].max())][0]
+    rows.loc[place, "value"] = abs(rows.loc[place, "value"] - 1e-9)
+    folder = study.root / "runs" / run
+    record = files.read_sealed(folder / RECORD)
+    del record["files"]
+    for key, value in changes.items():
+        record[key] = {**record[key], **value} if isinstance(value, dict) else value
+    files.write_table(folder / METRICS, rows)
+    files.write_sealed(folder / RECORD, record, files=(METRICS,))
+    capsys.readouterr()
+    assert recompute(study, run) == status
+    last = capsys.readouterr().out.splitlines()[-2:]
+    assert re.search(r"accuracy after the last round differs by .*points", last[0])
+    assert said in last[1]
 
 
 def test_a_run_of_other_code_is_refused_with_both_versions_unless_asked_anyway(
@@ -170,8 +207,9 @@ def test_no_run_several_runs_and_a_damaged_run_are_refused(
 
 def test_a_value_that_only_one_of_both_has_is_an_infinite_difference() -> None:
     nan = math.nan
-    assert Difference("loss", {}, nan, nan).is_equal
+    assert Difference("loss", {}, nan, nan).is_within(0.0)
     assert Difference("loss", {}, 1.0, nan).size == math.inf
-    assert not Difference("loss", {}, nan, 1.0).is_equal
-    assert Difference("loss", {}, 1.0, 1.0 + 1e-7).is_equal
-    assert not Difference("loss", {}, 1.0, 1.0 + 1e-5).is_equal
+    assert not Difference("loss", {}, nan, 1.0).is_within(1e-6)
+    assert Difference("loss", {}, 1.0, 1.0 + 1e-7).is_within(1e-6)
+    assert not Difference("loss", {}, 1.0, 1.0 + 1e-7).is_within(0.0)
+    assert not Difference("loss", {}, 1.0, 1.0 + 1e-5).is_within(1e-6)

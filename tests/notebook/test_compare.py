@@ -17,7 +17,7 @@ import fl
 from fl.api import BuildContext, Method, declare, recipe
 from fl.base.errors import FedloomError
 from fl.cli.main import main
-from fl.notebook import track_runs
+from fl.notebook import compare, track_runs
 from fl.report import tracks
 from tools import comparison
 
@@ -159,8 +159,60 @@ def test_a_fedavg_that_is_not_as_kept_is_told_of(lab: Path) -> None:
     kept.loc[off, ["accuracy", "numbers"]] = [kept.loc[off, "accuracy"].item() - 0.3, "core 0"]
     tracks.write(Path("config"), kept)
     said = repr(fl.compare("fedprox", mu=0.1, progress=False))
-    assert re.search(r"3 of 3 draws.*\+10\.00 points.*30\.00", said)
+    assert re.search(r"over 3 draws differs by \+10\.00 points .* at most 30\.00", said)
     assert "published numbers are of core 0" in said
+    assert "with the fedavg trained here, no verdict changes" in said
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        (None, "this is a fault"),
+        ("", "published results are of an unknown environment, these of portable, python "),
+        ("native, torch 2.0", "published results are of native, torch 2.0, these of portable, "),
+    ],
+)
+def test_a_difference_of_fedavg_is_a_fault_where_bits_must_be_equal(
+    lab: Path, environment: str | None, told: str
+) -> None:
+    kept = tracks.read_published(Path("config"))
+    assert kept["environment"].str.startswith("portable, python ").all()
+    said = repr(fl.compare("local", progress=False))
+    assert "fedavg has its published results" in said and "verdict changes" not in said
+    kept.loc[kept["method"].eq("fedavg") & kept["draw"].eq(1), "accuracy"] -= 0.004
+    if environment is not None:
+        kept["environment"] = environment
+    tracks.write(Path("config"), kept)
+    assert told in repr(fl.compare("local", progress=False))
+    said = repr(fl.compare("fedavg", progress=False))
+    assert told in said and "with the fedavg published, no verdict changes" in said
+    assert "published one" not in repr(fl.compare("fedavg", lr=0.1, progress=False))
+
+
+def test_a_verdict_that_hangs_on_the_published_fedavg_is_named() -> None:
+    draws = range(12)
+    scores = {"fedavg-ft": 0.8, "fedavg": 0.5, "mine": 0.52}
+    records = [
+        {"track": "one", "method": method, "draw": draw, "accuracy": mean + 0.001 * draw}
+        | {"stage": "personal" if method == "fedavg-ft" else "global"}
+        | {"errors": 40.0, "floor": 60.0, "worst_tenth": 0.5, "bytes": 1.0, "operations": 1.0}
+        | {"title": method, "point": "", "numbers": "core 1", "environment": ""}
+        for method, mean in scores.items()
+        for draw in draws
+    ]
+    lines = pd.DataFrame(records).astype(tracks.COLUMNS)
+    lines["accuracy"] += [0.0001 * (i * i % 7) for i in range(len(lines))]
+    tests = tracks.compare_with_baselines(lines)
+    check = lines[lines["method"] == "fedavg"].copy()
+
+    def remarks(gain: float) -> list[str]:
+        again = check.assign(accuracy=check["accuracy"] + gain)
+        return compare._verdict_remarks("mine", lines, tests, [again])
+
+    assert remarks(0.0) == []
+    assert remarks(0.001) == ["with the fedavg trained here, no verdict changes"]
+    [remark] = remarks(0.1)
+    assert "these verdicts change: one, mine from fedavg: behind, not ahead" in remark
 
 
 def test_what_is_wrong_is_said_before_training(lab: Path) -> None:

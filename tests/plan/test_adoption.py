@@ -9,7 +9,7 @@ from pathlib import Path
 import planning
 import pytest
 
-from fl.base import files, identity
+from fl.base import arithmetic, files, identity
 from fl.base.dataclass_json import as_json
 from fl.cli import main
 from fl.plan import certification, plan
@@ -108,6 +108,21 @@ def test_a_run_of_edited_code_is_found_when_its_code_is_certified(place: plannin
     assert main.main(["store", "verify", "--config", str(place.root / "config")]) == 0
 
 
+def test_shared_code_that_is_not_certified_is_told_before_training(
+    place: planning.Planned, capsys: pytest.CaptureFixture[str]
+):
+    def told(command: str) -> list[str]:
+        capsys.readouterr()
+        assert main.main([command, "--config", str(place.root / "config")]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if "not certified" in line]
+
+    for command in ("plan", "doctor"):
+        [line] = told(command)
+        assert "core and data (fl/" in line and "`make golden`" in line
+    certify()
+    assert told("plan") == told("doctor") == []
+
+
 def test_records_are_read_once(place: planning.Planned, monkeypatch: pytest.MonkeyPatch):
     assert place.train("fedavg") == place.train("falling") == 0
     certify()
@@ -177,12 +192,126 @@ def test_a_run_of_code_that_nobody_certified_is_adopted_only_if_somebody_says_so
     text = said()
     assert all(run in text for run in before.values()) and "recompute RUN --anyway" in text
     assert "3 runs of other code" in text and len(place.store().runs()) == 3
+    assert "2 runs to adopt: core: code that was never certified; method fedavg: " in text
+    assert "the run that it starts from: method fedavg: " in text and "left out" not in text
     assert "1 run adopted" in said("--yes", before["falling"])
     assert "2 runs adopted" in said("--yes")
     for label, run in now.items():
         assert place.store().record(run)["trained_as"] == before[label]
     assert place.store().record(now["tuned"])["start"] == now["fedavg"]
     assert "0 runs of other code" in said()
+
+
+def rise(root: str, place: planning.Planned, **former_hashes: dict[str, list[str]]) -> None:
+    """Give a root the version 2, as `make golden` does where numbers differ."""
+    content = files.parse_json(identity.NUMBERS.read_bytes())
+    content["versions"][root] = 2
+    files.write_json(identity.NUMBERS, content | {"former_hashes": former_hashes})
+    forget()
+
+
+def adopt(
+    place: planning.Planned, capsys: pytest.CaptureFixture[str], *words: str, status: int = 0
+) -> str:
+    capsys.readouterr()
+    command = ["store", "adopt", "--config", str(place.root / "config"), *words]
+    assert main.main(command) == status
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("root", "labels"),
+    [
+        ("method fedprox", {"fedprox", "tuned"}),
+        ("training.schedule=cosine", {"falling"}),
+        ("data", {"fedprox", "tuned", "falling"}),
+        ("partition scheme dirichlet", {"fedprox", "tuned", "falling"}),
+        ("core", {"fedprox", "tuned", "falling"}),
+    ],
+)
+def test_runs_of_an_earlier_version_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], root: str, labels: set[str]
+):
+    """A run that starts from one with other numbers has other numbers as well."""
+    certify()
+    methods = {
+        "fedprox": {"mu": 0.5},
+        "falling": {"method": "fedavg", "schedule": "cosine"},
+        "tuned": {"method": "finetune", "start": "fedprox"},
+    }
+    place = planning.make(tmp_path / "lab", methods=methods)
+    for label in methods:
+        assert place.train(label) == 0
+    before, _, _ = planned(place)
+    rise(root, place)
+    now, _, _ = planned(place)
+    assert {label for label in now if now[label] != before[label]} == labels
+    for words in ((), ("--yes",)):
+        text = adopt(place, capsys, *words)
+        assert f"{root}: version 1, now 2" in text and "left out" in text
+        assert len(text.splitlines()) <= 6
+        assert place.store().runs() == sorted(before.values())
+    run = before[min(labels)]
+    assert "0 runs adopted, 1 left out" in adopt(place, capsys, "--yes", run, status=1)
+
+
+def test_a_hash_from_before_a_version_rose_is_left_out(
+    place: planning.Planned, capsys: pytest.CaptureFixture[str]
+):
+    """Of the runs under the hash of edited code, those whose numbers changed when it was certified
+    anew are left out, and the others are found without a command."""
+    before, _, _ = planned(place)
+    for label in METHODS:
+        assert place.train(label) == 0
+    former = place.store().record(before["fedavg"])["code"]["core"]
+    certify()
+    content = files.parse_json(identity.NUMBERS.read_bytes())
+    content["hashes"]["core"] = "1" * 16
+    files.write_json(identity.NUMBERS, content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(identity, "root_hash", lambda root: content["hashes"][root])
+        rise("training.schedule=cosine", place, core={former: ["training.schedule=cosine"]})
+        now, members, settings = planned(place)
+        text = adopt(place, capsys, "--yes")
+        assert "1 run left out" in text and "training.schedule=cosine: before version 2" in text
+        plan.supply(members, settings)
+        assert not place.store().has(now["falling"])
+        assert place.store().has(now["fedavg"])
+
+
+def test_a_hash_of_before_a_rise_stays_known_as_such(place: planning.Planned):
+    """Also that of code which itself did not change, as the shared code did."""
+    certify()
+    before = identity.read_certified()
+    versions = {**before.versions, "method fedavg": 2}
+    certification.certify(versions)
+    former = identity.read_certified().former_hashes
+    name = before.hashes["method fedavg"]
+    assert former["method fedavg"][name] == ["method fedavg"]
+    found = certification.find_doubt("method fedavg", name, ["method fedavg"])
+    assert found is not None and found.is_change
+    assert certification.equal_names("method fedavg", ["method fedavg"]) == ["2"]
+    certification.certify(versions)
+    assert identity.read_certified().former_hashes == former
+
+
+def test_native_runs_of_before_are_not_adopted_as_portable_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    certify()
+    monkeypatch.setattr(arithmetic, "current", lambda: arithmetic.NATIVE)
+    training = {**planning.STUDY["training"], "arithmetic": "native"}
+    place = planning.make(tmp_path / "lab", training=training)
+    [native] = place.runs("fedavg")
+    # As a run of before, whose spec lacks the key.
+    place.change("fedavg", lambda content: content["runs"][0]["spec"]["training"].pop("arithmetic"))
+    assert place.runs("fedavg") == [native] and place.train("fedavg") == 0
+    planning.write_study(place.root, {})
+    now, members, settings = planned(place)
+    assert now["fedavg"] != native
+    assert "0 runs of other code" in adopt(place, capsys, "--yes")
+    plan.supply(members, settings)
+    assert place.store().runs() == [native]
 
 
 def test_a_damaged_run_is_named_and_found_once_it_is_whole(

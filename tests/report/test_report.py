@@ -252,6 +252,18 @@ def test_processors_are_one_environment_for_portable_runs(tmp_path, arithmetics,
     assert ("These are 2 environments" in page.text) == (count == 2)
 
 
+@pytest.mark.parametrize("names", [("", ""), ("", "a" * 16)])
+def test_a_report_counts_runs_that_were_trained_under_other_names(tmp_path, names):
+    for seed, name in enumerate(names):
+        write_run(tmp_path / "runs", f"r{seed}", clients([0.5]), trained_as=name)
+    small(tmp_path, *(entry(f"r{seed}", "fedavg", seed=seed) for seed in (0, 1)))
+    page, *_ = made(tmp_path)
+    assert ("1 of 2 runs were trained under other names" in page.text) == any(names)
+    [path] = (tmp_path / "tables").glob("*.runs.parquet")
+    runs = pd.read_parquet(path)
+    assert runs["trained_as"].fillna("").tolist() == list(names)
+
+
 def test_measured_beside_published_in_percent_or_as_a_fraction(tmp_path):
     write_run(tmp_path / "runs", "a", clients([0.5, 0.7]))
     cell = {"source": "A", "table": "1", "row": "r", "column": "c", "note": "", "sd": None}

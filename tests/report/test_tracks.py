@@ -35,7 +35,12 @@ def lines(scores: dict[str, list[float]], track: str = "one", **costs: float) ->
     plain = {"worst_tenth": 0.5, "bytes": 1000.0, "operations": 1e6}
     records = [
         {"track": track, "method": m, "title": m.upper(), "draw": d, "accuracy": value}
-        | {"point": "lr=0.1", "numbers": "core 1", "errors": round(100 * (1 - value), 1)}
+        | {
+            "point": "lr=0.1",
+            "numbers": "core 1",
+            "environment": "",
+            "errors": round(100 * (1 - value), 1),
+        }
         | {"stage": "global" if m in SHARED else "personal", "floor": np.nan}
         | plain
         | ({"bytes": costs[m]} if m in costs else {})
@@ -168,6 +173,7 @@ def test_lines_of_runs_are_those_by_hand(tmp_path: Path) -> None:
     assert tracks.measured_lines("one", {}, *tables.collect(planned(made), tmp_path)).empty, (
         "its draw lacks a run"
     )
+    assert line.pop("environment") == "python 3.11.9, torch 2.11.0"
     assert line | {"numbers": ""} == {
         "track": "one",
         "method": "ft",

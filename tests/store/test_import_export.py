@@ -84,6 +84,34 @@ def test_other_numbers_of_another_stack_are_told_and_what_is_there_stays(
     assert content(theirs, run) == before
 
 
+@pytest.mark.parametrize(
+    ("theirs_is", "processor", "torch", "outcome"),
+    [
+        (1.5, "a", "2.0", EXISTING),
+        (1.5 + 1e-9, "a", "2.0", CONFLICT),
+        (1.6, "b", "2.0", CONFLICT),
+        (1.6, "b", "2.1", EXISTING),
+    ],
+)
+def test_portable_runs_are_equal_to_the_last_digit_on_all_processors(
+    ours: Store, theirs: Store, theirs_is: float, processor: str, torch: str, outcome: str
+):
+    run = shelving.add(ours, value=1.5)
+    shelving.add(theirs, value=theirs_is)
+    for store, name, version in ((ours, "a", "2.0"), (theirs, processor, torch)):
+        path = store.folder(run) / "run.json"
+        record = files.read_sealed(path)
+        described = record.pop("files")
+        record["execution"]["arithmetic"] = "portable"
+        record["environment"] = {"processor": name}
+        record["versions"] = {"torch": version}
+        files.write_described(path, record, described)
+    moved = import_export.copy_run(run, ours, theirs)
+    assert moved.outcome == outcome
+    assert ("both runs are portable" in moved.reason) == (outcome == CONFLICT)
+    assert ("torch" in moved.reason) == (torch == "2.1")
+
+
 @pytest.mark.parametrize(("change", "outcome"), [(1e-7, EXISTING), (0.1, CONFLICT)])
 def test_weights_are_compared_by_value(ours: Store, theirs: Store, change: float, outcome: str):
     run = shelving.add(ours, weights=True)
