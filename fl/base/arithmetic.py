@@ -42,6 +42,8 @@ VARIABLES = {
     # Several threads add in another order.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
+    # The order of a set of texts, for processes that this one starts.
+    "PYTHONHASHSEED": "0",
 }
 """Environment variables of portable arithmetic, for PyTorch, oneDNN, MKL, NumPy and OpenBLAS."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fl.base import plugins, registry
-from fl.base.errors import Location
+from fl.base.errors import FedloomError, Location
 from fl.base.files import parse_json, sha256
 from fl.base.hashes import digest as digest
 from fl.base.hashes import hash_bytes, hash_code
@@ -105,9 +105,15 @@ def root_code(root: str) -> str:
         root: `CORE`, `DATA`, or an entry, see `entry`.
     """
     packages = tuple(plugins.roots().items())
-    stats = [path.stat() for path in opened_files(root).values()]
-    stamps = tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
-    return _code(root, packages, stamps)
+    stamps: list[tuple[int, int]] = []
+    for text, path in opened_files(root).items():
+        try:
+            stat = path.stat()
+        except OSError as error:
+            problem = f"{path}: cannot be read ({error.strerror}), and the code of {root} opens it"
+            raise FedloomError(problem, advice=f"put {text!r} back") from None
+        stamps.append((stat.st_mtime_ns, stat.st_size))
+    return _code(root, packages, tuple(stamps))
 
 
 LABELS = {"upload filter": "stage"}

@@ -76,6 +76,7 @@ LONGEST_TEXT = 600
 
 VMAP_MESSAGE = "vmap: It looks like you're"
 """First words of PyTorch's message if a tensor in a stack is converted to a Python number."""
+DEBUGGER_ADVICE = "a debugger needs `arithmetic: native`, which trains in the process of the call"
 STACK_ADVICE = "this is impossible in a stack of clients; try `execution: {backend: loop}`"
 
 
@@ -88,6 +89,8 @@ def describe(error: BaseException) -> str:
     text = f"{type(error).__name__}: {_shortened(str(error))}"
     if str(error).startswith(VMAP_MESSAGE):
         text = f"{text.rstrip('.')}; {STACK_ADVICE}"
+    if type(error).__name__ == "BdbQuit":
+        text = f"BdbQuit: {DEBUGGER_ADVICE}"
     line = plugin_line(error)
     return f"{line}: {text}" if line else text
 
@@ -121,6 +124,8 @@ READERS = {
     *("gzip.open", "bz2.open", "lzma.open", "zipfile.ZipFile", "tarfile.open"),
     *("torchvision.io.read_image", "pyarrow.parquet.read_table"),
     *("linecache.getline", "linecache.getlines", "fileinput.input", "pkgutil.get_data"),
+    *("configparser.ConfigParser", "configparser.RawConfigParser"),
+    *("importlib.util.spec_from_file_location", "os.path.getsize", "os.path.getmtime"),
     *("numpy.fromregex", "torch.from_file", "xml.etree.ElementTree.parse"),
 }
 """Functions that open a file; those of pandas begin with ``read_``."""

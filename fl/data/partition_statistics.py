@@ -217,10 +217,14 @@ def _class_notes(table: pd.DataFrame, prepared: Prepared) -> list[str]:
 
 PIECE_BYTES = 1 << 22
 """Bytes of samples that are compared at once."""
+LARGE_BYTES = 1 << 26
+"""Bytes of samples that are not read only to look for copies."""
+TRIED_SAMPLES = 3
+"""Number of test samples that are looked for among large data."""
 
 
 def repetition_notes(table: pd.DataFrame, prepared: Prepared) -> list[str]:
-    """Return a note if all test samples are copies of training or validation samples.
+    """Return a note if half of the test samples are copies of training or validation samples.
 
     A copy has the same input ``x`` and the same label.
 
@@ -230,24 +234,36 @@ def repetition_notes(table: pd.DataFrame, prepared: Prepared) -> list[str]:
     """
     is_test, samples = (table["split"] == "test").to_numpy(), table["sample"].to_numpy()
     test, further = samples[is_test], samples[~is_test]
-    if not len(test) or not _are_copies(prepared, test, further):
+    count = _count_copies(prepared, test, further) if len(test) else 0
+    if 2 * count < max(1, len(test)):
         return []
-    note = f"each of the {len(test)} test samples is a copy of a training or validation sample"
+    number = "each" if count == len(test) else f"{count}"
+    note = f"{number} of the {len(test)} test samples is a copy of a training or validation sample"
+    note = note if count == len(test) else note.replace(" is a copy", " are copies")
     log.warning("%s: %s", prepared.name, note)
     return [note]
 
 
-def _are_copies(prepared: Prepared, rows: np.ndarray, further: np.ndarray) -> bool:
-    """Whether each of some samples has a copy among further samples."""
-    # Nearly always the first sample has none, and then no hash is computed.
-    first = prepared.x[rows[0]]
-    candidates = further[prepared.y[further] == prepared.y[rows[0]]]
-    step = max(1, PIECE_BYTES // first.nbytes)
-    pieces = (candidates[n : n + step] for n in range(0, len(candidates), step))
-    if not any(_equal_rows(prepared.x[piece], first).any() for piece in pieces):
-        return False
+def _count_copies(prepared: Prepared, rows: np.ndarray, further: np.ndarray) -> int:
+    """Return how many of some samples have a copy among further samples.
+
+    It is 0 for large data where the first ones have none, as all samples would have to be read.
+    """
+    first = rows[:TRIED_SAMPLES]
+    is_large = prepared.x[first[0]].nbytes * (len(rows) + len(further)) > LARGE_BYTES
+    if is_large and not any(_has_copy(prepared, row, further) for row in first):
+        return 0
     copies = set(_sample_hashes(prepared, further))
-    return all(sample in copies for sample in _sample_hashes(prepared, rows))
+    return sum(sample in copies for sample in _sample_hashes(prepared, rows))
+
+
+def _has_copy(prepared: Prepared, row: int, further: np.ndarray) -> bool:
+    """Whether a sample has a copy among further samples."""
+    sample = prepared.x[row]
+    candidates = further[prepared.y[further] == prepared.y[row]]
+    step = max(1, PIECE_BYTES // sample.nbytes)
+    pieces = (candidates[n : n + step] for n in range(0, len(candidates), step))
+    return any(_equal_rows(prepared.x[piece], sample).any() for piece in pieces)
 
 
 def _equal_rows(x: np.ndarray, row: np.ndarray) -> np.ndarray:

@@ -26,6 +26,7 @@ from fl.api.protocols import is_consuming_gradients
 from fl.api.term import Batch
 from fl.api.training import Training, learning_rate
 from fl.api.trees import Rate, Tree
+from fl.base import plugins
 from fl.base.errors import FedloomError
 from fl.engine.batches import Schedule
 from fl.engine.loader import Batches, add_reference_outputs
@@ -268,7 +269,7 @@ def debug(pass_: Pass, stack: ClientStack) -> PassResult:
     except FedloomError:
         raise
     except Exception as error:
-        raise FedloomError(f"{location}: {type(error).__name__}: {error}") from error
+        raise FedloomError(f"{location}: {plugins.describe(error)}") from error
 
 
 def compiled_stack(pass_: Pass, stack: ClientStack) -> PassResult:

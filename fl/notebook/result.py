@@ -161,7 +161,9 @@ class Result:
             if key not in SETTING:
                 raise unknown_name(location, "argument", key, SETTING)
             place, value = SETTING.index(key), self._text(key, value)
-            if value not in {names[place] for names in settings}:
+            known = {names[place] for names in settings}
+            value = next((text for text in known if name_arguments(text) == value), value)
+            if value not in known:
                 raise unknown_name(location, key, value, {names[place] for names in settings})
             settings = [names for names in settings if names[place] == value]
         return plots.plot(facts, kind, settings, axes)
@@ -364,7 +366,8 @@ class Result:
     def _text(self, kind: str, name: str) -> str:
         """Return a data set, partition or model as the study writes it, by its title or text."""
         text_by_title = {title: text for text, title in self.study.titles.get(kind, {}).items()}
-        return text_by_title.get(name, name)
+        texts = {name_arguments(getattr(run, kind)): getattr(run, kind) for run in self.study.runs}
+        return text_by_title.get(name) or str(texts.get(name, name))
 
     def _models(self, run: str) -> StoredModels:
         from fl.notebook.stored import StoredModels

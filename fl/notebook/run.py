@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,8 @@ def run(
     pandas or a ``Dataset`` of Hugging Face stands where a path would, as in
     ``dataset={"table": {"frame": df, "label": "kind"}}``.
 
-    A method, a model, a term or an alteration can be a class of the notebook, or an instance:
+    A method, a term or an alteration can be a class of the notebook, or an instance, and a model a
+    class:
     ``methods={"mine": Mine(strength=0.1)}``, for a grid ``{"mine": {"method": Mine, "strength":
     [0.1, 1.0]}}``. The class is written as in a plugin, see ``docs/guide/tutorial.md``. A model can
     also be a function, ``model=lambda shape, classes: nn.Sequential(...)``: further parameters have
@@ -103,7 +106,8 @@ def run(
     check_unedited()
     draft, settings = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
     _check_name(name, folder)
-    with seeded(0):  # The caller's generators stay as they are, whatever a model draws.
+    # The caller's generators stay as they are, whatever a model draws, and so does PyTorch's state.
+    with _default_state(), seeded(0):
         planned = plan.make(folder, {name: draft}, settings=settings)
         plan.write(planned)
         bundles = planned.bundles
@@ -117,6 +121,24 @@ def run(
     for line in _diverged(result.runs()):
         warn(f"diverged: {line}")
     return result
+
+
+@contextlib.contextmanager
+def _default_state() -> Iterator[None]:
+    """Compute gradients in float32 on the CPU within this context, as PyTorch does by default."""
+    import torch
+
+    dtype, device = torch.get_default_dtype(), torch.get_default_device()
+    try:
+        torch.set_default_dtype(torch.float32)
+        if device.type != "cpu":
+            torch.set_default_device("cpu")
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        if device.type != "cpu":
+            torch.set_default_device(device)
 
 
 def _diverged(runs: pd.DataFrame) -> list[str]:

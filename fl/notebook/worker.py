@@ -7,17 +7,21 @@ their own, which starts when it is first needed and ends with this one.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from fl.base import arithmetic, plugins
@@ -26,6 +30,13 @@ from fl.base.errors import FedloomError
 if TYPE_CHECKING:
     from fl.engine.simulate import Round
     from fl.notebook.display import ProgressBar, Rounds
+
+
+KILLING_INTERRUPT = 3
+"""Ctrl-C by which a process that does not stop is killed."""
+
+END_SECONDS = 5.0
+"""Longest wait for the end of a process, when this one ends."""
 
 
 class Request(NamedTuple):
@@ -46,13 +57,26 @@ class Message(NamedTuple):
     """Something that a worker sends.
 
     Attributes:
-        kind: ``result`` or ``error`` of a call; ``print`` with a text; or a method of the progress
-            bar, or of the rounds that it shows.
+        kind: ``begun`` of a call; its ``result`` or ``error``; ``print`` with a text; or a method
+            of the progress bar, or of the rounds that it shows.
         content: The result, the exception, or the arguments.
     """
 
     kind: str
     content: Any
+
+
+@dataclass
+class Interrupts:
+    """Ctrl-C during a call.
+
+    Attributes:
+        count: How often it was pressed.
+        has_begun: Whether the process has begun the call; before, it ignores Ctrl-C.
+    """
+
+    count: int = 0
+    has_begun: bool = False
 
 
 class Worker:
@@ -75,6 +99,7 @@ class Worker:
             start_new_session=True,  # Ctrl-C reaches it through this process alone.
         )
         end.close()
+        atexit.register(self.close)
 
     @property
     def is_alive(self) -> bool:
@@ -94,19 +119,55 @@ class Worker:
         Raises:
             FedloomError: If the process ends.
         """
-        self._connection.send(Request(Path.cwd(), function, arguments))
+        with self._passed_interrupts() as interrupts:
+            return self._result(Request(Path.cwd(), function, arguments), bar, interrupts)
+
+    def close(self) -> None:
+        """End the process, which is waiting for a call."""
+        self._connection.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS)
+
+    @contextlib.contextmanager
+    def _passed_interrupts(self) -> Iterator[Interrupts]:
+        """Pass Ctrl-C on to the process within this context; the third one kills it."""
+        interrupts = Interrupts()
+        if threading.current_thread() is not threading.main_thread():
+            yield interrupts  # Python delivers signals only to the main thread.
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            interrupts.count += 1
+            if interrupts.count >= KILLING_INTERRUPT:
+                self._process.kill()
+            elif interrupts.has_begun:
+                self._process.send_signal(signal.SIGINT)
+
+        handler = signal.signal(signal.SIGINT, handle)
+        try:
+            yield interrupts
+        finally:
+            signal.signal(signal.SIGINT, handler)
+
+    def _result(self, request: Request, bar: ProgressBar, interrupts: Interrupts) -> Any:
+        """Send a request, show what the process sends, and return the result."""
         rounds: Rounds | None = None
+        self._connection.send(request)
         while True:
             try:
                 message = self._connection.recv()
-            except KeyboardInterrupt:
-                self._process.send_signal(signal.SIGINT)
-                continue
-            except EOFError:
+            except (EOFError, ConnectionError):
                 status = self._process.wait()
+                if interrupts.count:
+                    raise KeyboardInterrupt from None
                 problem = f"the process that trains ended with status {status}"
                 advice = "the same call continues; if memory ran out, take less of it"
                 raise FedloomError(problem, advice=advice) from None
+            if message.kind == "begun":
+                interrupts.has_begun = True
+                if interrupts.count:
+                    self._process.send_signal(signal.SIGINT)
+                continue
             if message.kind == "result":
                 return message.content
             if message.kind == "error":
@@ -144,7 +205,11 @@ def call(name: str, function: Callable[..., Any], *arguments: Any, bar: Progress
     workers = _workers()
     if name not in workers or not workers[name].is_alive:
         workers[name] = Worker(name)
-    return workers[name].call(function, *arguments, bar=bar)
+    try:
+        return workers[name].call(function, *arguments, bar=bar)
+    finally:
+        if not workers[name].is_alive:
+            del workers[name]
 
 
 class RemoteBar:
@@ -196,6 +261,7 @@ def serve(handle: int) -> None:
     Args:
         handle: File number of the connection.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     arithmetic.choose()
     connection = Connection(handle)
     bar = RemoteBar(connection)
@@ -203,16 +269,19 @@ def serve(handle: int) -> None:
         while True:
             try:
                 request = connection.recv()
-            except (EOFError, OSError, KeyboardInterrupt):
+            except (EOFError, OSError):
                 return
             except Exception as error:  # The function's module is not here, for example.
                 connection.send(_sendable(Message("error", error)))
                 continue
             os.chdir(request.folder)
             try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                connection.send(Message("begun", None))
                 message = Message("result", request.function(*request.arguments, bar))
             except BaseException as error:
                 message = Message("error", error)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
             connection.send(_sendable(message))
 
 

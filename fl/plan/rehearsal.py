@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +22,12 @@ from fl.api.method import BuildContext, declaration_of
 from fl.api.network import Network
 from fl.api.task import DEFAULT
 from fl.api.training import Training
-from fl.api.trees import Tree
+from fl.api.trees import Tree, map_inputs
 from fl.base import plugins
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError
 from fl.base.specs import MethodSpec
 from fl.base.units import first_of, quantity
+from fl.data.dataset import Modality
 from fl.engine.backends import STACKING_BACKENDS, NothingToTrain
 from fl.plan.components import Choice, Inputs
 from fl.plan.config import Values
@@ -105,6 +106,10 @@ def rehearse(
                     findings.heads[scenario.model.text] = rehearsal.head
                 if rehearsal.gives_probabilities:
                     findings.notes.append(_note_on_probabilities(scenario))
+                elif rehearsal.has_bounded_outputs:
+                    findings.notes.append(_note_on_bounds(scenario))
+                if rehearsal.depends_on_batch:
+                    findings.notes.append(_note_on_batches(scenario))
                 if rehearsal.tied_head:
                     findings.notes.append(_note_on_tied_head(scenario, rehearsal))
                 if rehearsal.surplus_outputs:
@@ -127,6 +132,22 @@ def _note_on_probabilities(scenario: Scenario) -> str:
         f"the outputs of {scenario.model.text} are probabilities: none is negative, and their sum "
         "is 1. The loss takes their softmax once more, by which training is slow. Try: leave out "
         "the softmax at the end of the model"
+    )
+
+
+def _note_on_bounds(scenario: Scenario) -> str:
+    return (
+        f"the outputs of {scenario.model.text} lie between 0 and 1, as those of a sigmoid. The "
+        "loss takes their softmax, which cannot become sure of a class. Try: leave out the sigmoid "
+        "at the end of the model"
+    )
+
+
+def _note_on_batches(scenario: Scenario) -> str:
+    return (
+        f"outputs of {scenario.model.text} for a sample depend on the other samples of its batch, "
+        "so that scores depend on who is scored together. Try: the first axis is that of samples, "
+        "as by `batch_first=True` in layers of sequences, `softmax(dim=1)`, means over later axes"
     )
 
 
@@ -168,6 +189,8 @@ def rehearse_entry(
             raise entry.error("batch_size", problem, allowed) from None
         except FedloomError as error:
             problem = f"with {scenario.model.title or model}: {error}"
+            if rehearsal.tied_head:
+                problem += f" ({_note_on_tied_head(scenario, rehearsal)})"
             if isinstance(error, NothingToTrain) and rehearsal.is_all_head:
                 problem += f", as all its weights belong to its head, {rehearsal.head}"
                 advice = "a model with a layer before its head"
@@ -204,6 +227,10 @@ class Rehearsal:
         parameters: Number of trained weights; what modalities share counts once.
         head: Names of the layers that make the outputs, in words; empty if there are none.
         gives_probabilities: Whether the outputs for the classes are not negative, with sum 1.
+        has_bounded_outputs: Whether the outputs for the classes lie between 0 and 1; only known of
+            models of plugins.
+        depends_on_batch: Whether outputs for a sample depend on the other samples of its batch;
+            only known of models of plugins.
         surplus_outputs: Number of outputs beyond one for each class.
         tied_head: Weights of the head that an earlier layer has too.
         is_all_head: Whether the head has all trained weights.
@@ -225,11 +252,17 @@ class Rehearsal:
 
         self._networks: dict[str, Network] = {}
         self.gives_probabilities, self.surplus_outputs = False, 0
+        self.has_bounded_outputs = self.depends_on_batch = False
         for inputs in self._inputs:
             build = partial(module, inputs)
             network, outputs = probed_network(scenario, inputs, copies(build))
             if not scenario.model.component.file.is_relative_to(plugins.FL):
                 _check_second_build(scenario.model, network, outputs, build, inputs)
+                if trial := _try_samples(network, inputs):
+                    self.depends_on_batch |= trial.depends_on_batch
+                    is_bounded = bool(((trial.outputs >= 0) & (trial.outputs <= 1)).all())
+                    is_classifier = DEFAULT in (self._task.name, self._task.model_task)
+                    self.has_bounded_outputs |= is_classifier and inputs.classes > 1 and is_bounded
             self._networks[inputs.name] = network
             self.gives_probabilities |= inputs.classes > 1 and _are_probabilities(outputs)
             if DEFAULT in (self._task.name, self._task.model_task):
@@ -307,6 +340,9 @@ class Rehearsal:
 
 MAX_TEXT = 300
 """Letters that are shown of an error of PyTorch."""
+
+OWN_ERRORS = (AttributeError, NameError, ImportError, OSError)
+"""Errors of a model that have another cause than its inputs."""
 
 RATE_KEYS = frozenset({"lr", "lr_decay", "schedule"})
 """Keys of training from which a step gets one number, its learning rate."""
@@ -435,6 +471,8 @@ def _input_error(
 ) -> ConfigError:
     """Return the error for a model that failed with the inputs of a data set, with the cause."""
     model, dataset, text = scenario.model, scenario.dataset, " ".join(str(error).split())
+    if isinstance(error, OWN_ERRORS):
+        return ConfigError(model.location, f"{model.text} fails ({plugins.describe(error)})")
     problem = f"{model.text} does not take the inputs of {dataset.text}, {_text(inputs)}"
     advice = _suitable_models(inputs)
     # PyTorch says of tokens only that types of matrices differ.
@@ -518,6 +556,71 @@ def _check_second_build(
         advice = "in `build`, random numbers of torch, numpy.random or random, which are seeded, "
         advice += "and in `build` and forward nothing that changes from call to call"
         raise ConfigError(model.location, problem, advice=advice)
+
+
+SPREAD = (1.0, 1e3)
+"""Deviations of the random inputs with which a model of a plugin is tried."""
+ROWS = 3
+"""Number of these inputs."""
+
+
+class SampleTrial(NamedTuple):
+    """Outputs of a model for different random inputs.
+
+    Attributes:
+        outputs: The outputs, some of them of large inputs.
+        depends_on_batch: Whether outputs for a sample differ in a batch and alone.
+    """
+
+    outputs: Tensor
+    depends_on_batch: bool
+
+
+@torch.no_grad()
+def _try_samples(network: Network, inputs: Inputs) -> SampleTrial | None:
+    """Compare a model's outputs for samples in a batch and alone.
+
+    Args:
+        network: The model.
+        inputs: Its inputs.
+
+    Returns:
+        The outputs; None if the model does not take such inputs, or normalises by the batch and is
+        therefore scored client by client.
+    """
+    if network.uses_batch_statistics:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    variables, shown, differs = network.init(0), [], False
+    for deviation in SPREAD:
+        x = _random_inputs(inputs, deviation, generator)
+
+        def outputs(rows: slice, x: Any = x) -> Tensor:
+            part = map_inputs(lambda array: array[rows], x)
+            return network.eval(variables["params"], dict(variables["buffers"]), part).outputs
+
+        try:
+            together = outputs(slice(None))
+            apart = torch.cat([outputs(slice(row, row + 1)) for row in range(ROWS)])
+        except Exception:  # The step of a method shows the error.
+            return None
+        scale = together.abs().max().clamp(min=1e-6)
+        pair = together / scale, apart / scale
+        differs |= not torch.allclose(*pair, rtol=0, atol=1e-3, equal_nan=True)
+        shown.append(together)
+    return SampleTrial(torch.cat(shown), differs)
+
+
+def _random_inputs(inputs: Inputs, deviation: float, generator: torch.Generator) -> Any:
+    """Return `ROWS` different inputs: tokens, or normal numbers of a deviation."""
+
+    def create(modality: Modality) -> Tensor:
+        shape = (ROWS, *modality.shape)
+        if modality.tokens:
+            return torch.randint(modality.tokens, shape, generator=generator)
+        return deviation * torch.randn(shape, generator=generator)
+
+    return inputs.tree(create)
 
 
 @torch.no_grad()

@@ -60,6 +60,8 @@ def find_heads(
     finally:
         for hook in hooks:
             hook.remove()
+    if not any(module.children()):  # The model is one layer, which is the head as a whole.
+        return [*params]
     candidates = [*loose_weights.items(), *((name, cut) for name in cuts for cut in cuts[name])]
     if not outputs.requires_grad or not candidates:
         return []

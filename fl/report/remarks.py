@@ -135,6 +135,7 @@ def _chance_remark(facts: Facts) -> str:
     losses = facts.summarise("loss")
     shares = facts.summarise("accuracy") if "accuracy" in metrics else None
     counts: dict[str, int] = {}
+    huge: dict[str, int] = {}
     totals: dict[str, int] = {}
     for setting in facts.settings:
         of_setting = rows_of_setting(losses, setting).set_index("method")["mean"].dropna()
@@ -150,14 +151,16 @@ def _chance_remark(facts: Facts) -> str:
             at_chance = loss >= 1 if hits is None and "r2" in metrics else False
             if hits is not None and loss >= NEAR_CHANCE * entropy:  # NaN: not known.
                 at_chance = bool(hits[name] <= majority + POINT)
-            counts[name] = counts.get(name, 0) + bool(at_chance or loss > ENORMOUS)
-    texts = _counts(facts, counts, totals)
-    return (
-        f"No better than a constant prediction, or with a huge loss, at the end: {texts}. "
-        "Try: a smaller lr."
-        if texts
-        else ""
-    )
+            is_huge = loss > ENORMOUS
+            huge[name] = huge.get(name, 0) + is_huge
+            counts[name] = counts.get(name, 0) + (at_chance and not is_huge)
+    remark = ""
+    if texts := _counts(facts, huge, totals):
+        remark = f"With a huge loss at the end: {texts}. Try: a smaller lr. "
+    if texts := _counts(facts, counts, totals):
+        remark += f"No better than a constant prediction at the end: {texts}. "
+        remark += "Try: more rounds, or another lr."
+    return remark.rstrip()
 
 
 def _entropy(facts: Facts, setting: StudySetting) -> float:

@@ -22,7 +22,10 @@ STUDY: dict[str, Any] = {
     "datasets": [{"prostate-mri": {"complete": False}}],
     "partitions": [{"natural": {"val": "published", "test": "published"}}],
     "models": [{"unet": {"width": 1, "levels": 1}}],
-    "training": {"rounds": 1, "local_steps": 1, "batch_size": 4, "optimizer": "adamw", "lr": 0.001},
+    "training": {
+        **{"rounds": 1, "local_steps": 1, "batch_size": 4, "optimizer": "adamw", "lr": 0.001},
+        "arithmetic": "portable",
+    },
     "methods": {
         "ditto": None,
     },

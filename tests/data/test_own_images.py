@@ -365,7 +365,7 @@ def test_a_test_split_of_training_images_is_named(
             photo(tmp_path / "photos" / split / "cd"[n % 2] / f"{n}.png", shade)
     table = dealt(tmp_path, {"clients": 1, "test": "published"})
     note = "each of the 10 test samples is a copy of a training or validation sample"
-    notes = [note] if copies else []
+    notes = [note if copies else note.replace("each of", "5 of").replace("is a copy", "are copies")]
     assert table.attrs["notes"] == notes
     [record] = tmp_path.glob("partitions/*/partition.json")
     assert json.loads(record.read_text())["notes"] == notes

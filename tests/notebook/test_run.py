@@ -374,6 +374,18 @@ def test_runs_that_diverge_are_told_of(lab: Path) -> None:
     assert all(run_check.find_problems(store, run, results) == [] for run in ids(result))
 
 
+def test_pytorchs_state_does_not_reach_a_run(lab: Path) -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.inference_mode():
+            result = fl.run(methods=["fedavg"], **CALL)
+        assert torch.get_default_dtype() == torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    again = fl.run(methods=["fedavg"], **CALL)
+    assert ids(again) == ids(result)
+
+
 def test_code_that_was_edited_after_its_import_is_not_trained(
     lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

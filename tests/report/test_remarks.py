@@ -142,4 +142,4 @@ def test_an_end_at_chance(tmp_path: Path, accuracy: float, loss: float, is_told:
     write_partition(tmp_path, "part", counts, "abcd")
     rows = {"r": [*curve(*[accuracy] * 4), *curve(*[loss] * 4, metric="loss")]}
     text = told(tmp_path, [entry("r", "fedavg")], rows)
-    assert ("constant prediction" in text and "smaller lr" in text) == is_told
+    assert ("constant prediction" in text) == is_told

@@ -79,6 +79,9 @@ from fl.data.readers.texts import VOCABULARY, FileTokenizer, RowText, TextKeys
 
 log = logging.getLogger(__name__)
 
+ROWS = "rows that are left out"
+"""Key of their number among the counts of empty cells by column."""
+
 CELL_ADVICE = "correct the cells, or name columns under `categorical`, `dates`, `text` or `drop`"
 MISSING_ADVICE = (
     "write the key `missing` for empty cells; for those in label, client, group or split only"
@@ -260,7 +263,8 @@ class Table(TextKeys):
 
         Args:
             column_types: The type of each column.
-            dropped: Counts the rows that are left out, under ``rows``.
+            dropped: Counts the rows that are left out, under `ROWS`, and the empty cells of each
+                column.
         """
         gaps = {
             None: (),
@@ -274,10 +278,12 @@ class Table(TextKeys):
         path, advice = path_of(self.path), CELL_ADVICE + further_advice
         for piece in tables.read_pieces(path, column_types, gaps, self.separator, advice):
             if self.missing == "drop":
-                is_complete = np.all([_is_filled(cells) for cells in piece.values()], axis=0)
+                is_filled = {name: _is_filled(cells) for name, cells in piece.items()}
+                is_complete = np.all([*is_filled.values()], axis=0)
                 piece = {name: cells[is_complete] for name, cells in piece.items()}
                 if dropped is not None:
-                    dropped["rows"] += len(is_complete) - int(is_complete.sum())
+                    dropped[ROWS] += len(is_complete) - int(is_complete.sum())
+                    dropped.update({name: int((~cells).sum()) for name, cells in is_filled.items()})
             yield piece
 
     @property
@@ -373,8 +379,8 @@ def _survey(table: Table, stamped: str) -> Survey:
         answers.add(piece)
         if table.target is not None and len(piece[table.target]):
             targets |= {piece[table.target].min(), piece[table.target].max()}
-    if dropped["rows"] and not samples:
-        problem = f"{path}: each of the {dropped['rows']:,} rows has an empty cell, so that "
+    if dropped[ROWS] and not samples:
+        problem = f"{path}: each of the {dropped[ROWS]:,} rows has an empty cell, so that "
         problem += "`missing: drop` leaves none"
         raise DataError(problem, advice="name columns with many empty cells under `drop`")
     if empty and samples:
@@ -401,9 +407,12 @@ def _survey(table: Table, stamped: str) -> Survey:
     features = column_types.keys() - {*table.label_columns}
     width = sum(len(order[name]) if name in order else 1 for name in features)
     notes = answers.notes
-    if dropped["rows"]:
-        count, total = dropped["rows"], dropped["rows"] + samples
-        notes = [f"{count:,} of {total:,} rows are left out, as cells of them are empty", *notes]
+    if dropped[ROWS]:
+        count = dropped.pop(ROWS)
+        total = count + samples
+        columns = ", ".join(f"{n:,} of {name!r}" for name, n in dropped.most_common(3) if n)
+        note = f"{count:,} of {total:,} rows are left out, as cells of them are empty: {columns}"
+        notes = [note, *notes]
     for note in notes:
         log.warning("%s: %s", path, note)
     return Survey(order, width, samples, tuple(notes))
