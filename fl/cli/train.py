@@ -95,6 +95,8 @@ def _train_missing(
         for planned in bundle.training_order(bundles, store):
             failed += train_bundle(planned, store, team, str(log or ""))
     except job_processes.Interruption as error:
+        if not count_missing():  # The request came after the last run.
+            return 0
         say(f"stopped: {error}", file=sys.stderr)
         # Without progress the job is not queued again, as it would be for ever.
         if (error.has_finished_round or count_missing() < missing_at_start) and slurm.requeue():

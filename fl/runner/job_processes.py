@@ -90,6 +90,7 @@ def record_leave_requests() -> Iterator[LeaveRequest]:
 
     Raises:
         KeyboardInterrupt: On Ctrl-C if nothing must be saved, and on a second Ctrl-C.
+        Interruption: At the end, if a request came after the last check.
     """
     request = LeaveRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -107,6 +108,8 @@ def record_leave_requests() -> Iterator[LeaveRequest]:
 
     with signal_handler(handle):
         yield request
+    # A signal during the last steps of a bundle must not be lost to the next bundle.
+    request.check("after a bundle")
 
 
 def set_signal_handler(handler: Any) -> None:

@@ -27,7 +27,7 @@ from fl.base import arithmetic
 from fl.base.errors import Location
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
-from fl.runner import environment
+from fl.runner import environment, job_processes
 from fl.runner.stack import Stack
 from fl.store.run_check import check_whole
 
@@ -205,6 +205,11 @@ def test_what_cannot_be_compiled_is_not_called_so(
 
 
 # It is stopped, and goes on
+
+
+def test_a_request_after_the_last_check_of_a_bundle_is_not_lost() -> None:
+    with pytest.raises(job_processes.Interruption), job_processes.record_leave_requests():
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_sigterm_in_a_long_round_is_status_75_after_that_round(
