@@ -194,7 +194,8 @@ def compare(
         raise ConfigError(CALL / key, "would change the track", advice=advice)
     tracks_folder = tracks.folder_of(folder)
     published = tracks.read_published(tracks_folder)
-    read_settings(folder)  # Its plugins may have the method.
+    if (folder / "config.yaml").exists():
+        read_settings(folder)  # Its plugins may have the method.
     study_by_track = {
         track: _read_track(study_files.file(tracks_folder, name))
         for track, name in study_files.tracks(tracks_folder).items()

@@ -130,7 +130,7 @@ class TrackRuns:
         changed.pop("baseline", None)
         result = run(
             name=f"compare-{study_name}",
-            config=self.folder,
+            config=self.folder if (self.folder / "config.yaml").exists() else None,
             progress=self.progress,
             keep_weights=False,
             **changed,

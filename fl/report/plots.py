@@ -156,4 +156,5 @@ def _draw(axes: Axes, facts: Facts, kind: Kind, frame: pd.DataFrame) -> None:
     else:
         figures.draw_against(PRINT, axes, frame, series, metric, "whole_bytes", COST_LABEL)
         axes.xaxis.set_major_formatter(lambda value, _: size(value))
+        axes.tick_params(axis="x", labelrotation=30)
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")
