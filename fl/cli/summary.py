@@ -18,7 +18,7 @@ from fl.plan import analyses, certification, config
 from fl.plan import plan as plans
 from fl.plan.bundle import Bundle, Run, missing_runs
 from fl.plan.plan import Plan
-from fl.plan.study_plan import StudyPlan
+from fl.plan.study_plan import StudyPlan, few_units_note
 from fl.store.store import Store
 from fl.workflow import jobs, selection
 from fl.workflow.estimate import Rates, client_steps, large_metrics
@@ -70,8 +70,6 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
 
     The totals count a run once that two studies share.
     """
-    from fl.report.claims import few_units_note  # ``plan --help`` needs no reports.
-
     missing_by_bundle = {name: missing_runs(bundle, store) for name, bundle in plan.bundles.items()}
     incomplete = {name: plan.bundles[name] for name, runs in missing_by_bundle.items() if runs}
     missing = [run for runs in missing_by_bundle.values() for run in runs]

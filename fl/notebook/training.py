@@ -25,9 +25,8 @@ from fl.notebook.keys import CALL
 from fl.plan.bundle import Bundle, missing_runs, training_order
 from fl.plan.config import Settings
 from fl.plan.plan import Plan, supply
-from fl.plan.study_plan import StudyPlan
+from fl.plan.study_plan import StudyPlan, few_units_note
 from fl.report import analysis_results, partitions
-from fl.report.claims import few_units_note
 from fl.runner.job import train_bundle
 from fl.runner.job_processes import Interruption
 from fl.runner.runs import Failure, describe_failures

@@ -150,3 +150,27 @@ class StudyPlan:
     def sealed(self, *presentation: Any) -> StudyPlan:
         """Return the plan with its hash, which covers ``presentation`` too."""
         return replace(self, hash=digest([as_json(self), *presentation]))
+
+
+FEWEST_UNITS = 6
+"""Fewest draws or seeds whose exact sign-flip test can reach 5 %: it gives 2^(1 - n) at least."""
+
+
+def few_units_note(plan: StudyPlan) -> str:
+    """Return a sentence if a study has too few draws or seeds for any claim; empty if not.
+
+    One seed is enough to try something, so that nothing is said of it.
+    """
+    draws: dict[str, set[str]] = {}
+    for run in plan.runs:
+        draws.setdefault(run.setting, set()).add(run.draw)
+    n_draws = max(map(len, draws.values()), default=0)
+    units, word, key = n_draws, "draws", "`seed:` of the partition"
+    if n_draws <= 1:
+        units, word, key = len(plan.seeds), "seeds", "`seeds:`"
+    if len({run.method for run in plan.runs}) < 2 or not 1 < units < FEWEST_UNITS:
+        return ""
+    return (
+        f"{units} {word} are too few for a claim that one method is better: the smallest "
+        f"possible p-value is {2.0 ** (1 - units):.3g}. Try: at least {FEWEST_UNITS} in {key}"
+    )

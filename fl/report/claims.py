@@ -21,7 +21,6 @@ import pandas as pd
 from scipy.special import stdtr
 
 from fl.base.schema import BY_CLASS, GLOBAL, SETTING, SHARES, rising
-from fl.plan.study_plan import StudyPlan
 from fl.report.partitions import Partition
 from fl.report.summaries import KEY, SettingByScenario, complete_rows, final_rows
 
@@ -87,28 +86,6 @@ def test_rule(frame: pd.DataFrame) -> str:
 def smallest_p(units: int) -> float:
     """Return the smallest two-sided p-value that so many draws can give."""
     return 2.0 ** (1 - units) if units <= MAX_EXACT_DRAWS else 1 / (RANDOM_FLIPS + 1)
-
-
-def few_units_note(plan: StudyPlan) -> str:
-    """Return a sentence if a study has too few draws or seeds for any claim; empty if not.
-
-    One seed is enough to try something, so that nothing is said of it.
-    """
-    if len({run.method for run in plan.runs}) < 2:
-        return ""
-    draws: dict[str, set[str]] = {}
-    for run in plan.runs:
-        draws.setdefault(run.setting, set()).add(run.draw)
-    n_draws = max(map(len, draws.values()))
-    units, word = (n_draws, DRAW) if n_draws > 1 else (len(plan.seeds), SEED)
-    enough = next(n for n in range(1, MAX_EXACT_DRAWS) if smallest_p(n) <= LEVEL)
-    if not 1 < units < enough:
-        return ""
-    where = "`seed:` of the partition" if word == DRAW else "`seeds:`"
-    return (
-        f"{units} {word}s are too few for a claim that one method is better: the smallest "
-        f"possible p-value is {smallest_p(units):.3g}. Try: at least {enough} in {where}"
-    )
 
 
 def p_values(differences: np.ndarray, one_sided: bool = False) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from make_results import clients, entry, plan, planned, write_partition, write_plan, write_run
 
-from fl.report.claims import few_units_note
+from fl.plan.study_plan import FEWEST_UNITS, few_units_note
+from fl.report import claims
 from fl.report.facts import gather
 from fl.report.remarks import remarks
 from fl.report.result_lines import results as result_lines
@@ -143,3 +144,7 @@ def test_an_end_at_chance(tmp_path: Path, accuracy: float, loss: float, is_told:
     rows = {"r": [*curve(*[accuracy] * 4), *curve(*[loss] * 4, metric="loss")]}
     text = told(tmp_path, [entry("r", "fedavg")], rows)
     assert ("constant prediction" in text) == is_told
+
+
+def test_the_fewest_draws_of_a_claim_are_those_of_the_test() -> None:
+    assert claims.smallest_p(FEWEST_UNITS) <= claims.LEVEL < claims.smallest_p(FEWEST_UNITS - 1)
