@@ -25,7 +25,7 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
         parser.add_argument("name", help="its name or id in results/plan")
         parser.set_defaults(run=_tables if name == "tables" else _analyse)
         return
-    parser.add_argument("study")
+    parser.add_argument("study", nargs="?", help="its name (default: the only one of config.yaml)")
     parser.add_argument(
         "--planned", action="store_true", help="use the plan that Snakemake wrote, not the config"
     )
@@ -80,6 +80,11 @@ def _count_stored(study: StudyPlan, store: Store) -> str:
 def _study_plan(parsed: argparse.Namespace) -> tuple[config.Settings, StudyPlan]:
     """Return the settings and a study's plan by the config, or the plan that Snakemake wrote."""
     settings = config.read_settings(parsed.config)
+    if parsed.study is None:
+        if len(settings.studies) != 1:
+            listed = ", ".join(settings.studies)
+            raise FedloomError("the command line: the name of a study is missing", listed)
+        [parsed.study] = settings.studies
     if parsed.planned:
         config.check_name(parsed.study, Location("the command line"))
         return settings, plan_files.read_study(settings.results, parsed.study)

@@ -194,3 +194,13 @@ def test_draws_and_many_settings_share_lines_unless_every_run_is_listed(
     first, _ = lines([0], alphas)
     assert first.split()[:4] == ["local", "0", "of", "7"] and "7 settings" in first
     assert len(lines([0], alphas, "--runs")) == 14
+
+
+def test_show_takes_the_only_study_of_the_config(
+    planned: Callable[..., Planned], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = planned().root
+    for words in (["show"], ["show", "tiny"]):
+        capsys.readouterr()
+        assert main.main([*words, "--config", str(root / "config")]) == 0
+        assert "fedloom report tiny" in capsys.readouterr().out
