@@ -42,10 +42,11 @@ VARIABLES = {
     # Several threads add in another order.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
-    # The order of a set of texts, for processes that this one starts.
-    "PYTHONHASHSEED": "0",
 }
 """Environment variables of portable arithmetic, for PyTorch, oneDNN, MKL, NumPy and OpenBLAS."""
+
+HASH_SEED = {"PYTHONHASHSEED": "0"}
+"""Environment variable by which the order of a set of texts is the same in started processes."""
 
 LIBRARIES = ("numpy", "torch")
 
@@ -64,7 +65,7 @@ def choose(is_program: bool = False) -> None:
     if any(name in sys.modules for name in LIBRARIES):
         return
     if os.environ.get(CHOICE_VARIABLE, PORTABLE) == PORTABLE and can_be_portable():
-        os.environ.update(VARIABLES)
+        os.environ.update(VARIABLES | HASH_SEED)
         _choice = PORTABLE
     else:
         _choice = NATIVE
@@ -130,4 +131,4 @@ def restart(arithmetic: str) -> None:
 def environment_of(arithmetic: str) -> dict[str, str]:
     """Return the environment of a process with that arithmetic."""
     inherited = {name: value for name, value in os.environ.items() if VARIABLES.get(name) != value}
-    return {**inherited, CHOICE_VARIABLE: arithmetic}
+    return {**inherited, **HASH_SEED, CHOICE_VARIABLE: arithmetic}

@@ -79,6 +79,6 @@ def test_notes_stand_beside_that_on_rows_that_are_left_out(tmp_path: Path) -> No
     gone = np.where(NUMBERS < 10, np.nan, NUMBERS % 5)
     path = table(tmp_path / "t.csv", gap=gone, copy=NUMBERS % 3)
     made = dataset("table", path, label="kind", missing="drop")
-    left_out = "10 of 120 rows are left out, as cells of them are empty"
     note = NOTE.format("copy", "stands one to one for", "kind", "copy")
-    assert [*made.survey.notes] == [left_out, note]
+    left_out, *others = made.survey.notes
+    assert left_out.startswith("10 of 120 rows are left out") and others == [note]
