@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -57,8 +56,8 @@ class Message(NamedTuple):
     """Something that a worker sends.
 
     Attributes:
-        kind: ``begun`` of a call; its ``result`` or ``error``; ``print`` with a text; or a method
-            of the progress bar, or of the rounds that it shows.
+        kind: ``begun`` of a call; its ``result`` or ``error``; ``print`` with a text; or
+            ``describe``, ``start_runs`` and ``show_round`` for the progress bar.
         content: The result, the exception, or the arguments.
     """
 
@@ -174,18 +173,17 @@ class Worker:
                 raise message.content
             if message.kind == "print":
                 print(message.content, end="")
+            elif message.kind == "describe":
+                bar.describe(message.content)
             elif message.kind == "start_runs":
                 rounds = bar.start_runs(*message.content)
-            elif message.kind == "show_round":
-                assert rounds is not None
-                rounds.show_round(*message.content)
             else:
-                getattr(bar, message.kind)(*message.content)
+                assert rounds is not None and message.kind == "show_round"
+                rounds.show_round(*message.content)
 
 
-@cache
-def _workers() -> dict[str, Worker]:
-    return {}
+_workers: dict[str, Worker] = {}
+"""The worker of each arithmetic."""
 
 
 def call(name: str, function: Callable[..., Any], *arguments: Any, bar: ProgressBar) -> Any:
@@ -202,14 +200,9 @@ def call(name: str, function: Callable[..., Any], *arguments: Any, bar: Progress
     """
     if arithmetic.is_right(name):
         return function(*arguments, bar)
-    workers = _workers()
-    if name not in workers or not workers[name].is_alive:
-        workers[name] = Worker(name)
-    try:
-        return workers[name].call(function, *arguments, bar=bar)
-    finally:
-        if not workers[name].is_alive:
-            del workers[name]
+    if name not in _workers or not _workers[name].is_alive:
+        _workers[name] = Worker(name)
+    return _workers[name].call(function, *arguments, bar=bar)
 
 
 class RemoteBar:
@@ -220,7 +213,7 @@ class RemoteBar:
 
     def describe(self, text: str) -> None:
         """Show what is being done."""
-        self._connection.send(Message("describe", (text,)))
+        self._connection.send(Message("describe", text))
 
     def start_runs(self, title: str, rounds: int, finished: int) -> RemoteRounds:
         """Show the rounds of runs that begin; see `fl.runner.runs.MakeDisplay`."""

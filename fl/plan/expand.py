@@ -43,6 +43,10 @@ CHOICE_KINDS = {
 """Kinds of the components that a study lists, by key."""
 
 
+AUTO = "auto"
+"""Value of the key ``arithmetic`` by which the model decides."""
+
+
 @dataclass(frozen=True)
 class Expansion:
     """The runs of a study.
@@ -310,7 +314,7 @@ def expand(
         notes=[
             *dict.fromkeys(findings.notes),
             *budget_notes(components.entries, findings.without_passes),
-            *_native_notes(runs, components.models),
+            *_native_notes(runs, components.entries),
         ],
         analyses=components.analyses,
         execution=execution,
@@ -471,19 +475,19 @@ class ExpandedScenario:
         return cast("Spec", as_json(spec))
 
 
-def _native_notes(runs: Iterable[Run], models: Iterable[Choice]) -> Iterator[str]:
+def _native_notes(runs: Iterable[Run], entries: Iterable[MethodEntry]) -> Iterator[str]:
     """Yield a note for each model whose runs have native arithmetic, although no key says so."""
-    native = {run.model for run in runs if arithmetic.of_spec(run.spec) == NATIVE}
-    for model in models:
-        if model.text in native and hasattr(model.component.target, "arithmetic"):
-            yield (
-                f"{model.text}: its steps are large, so its runs have native arithmetic, whose "
-                "last digits depend on the processor. Try: `arithmetic: portable` under `training` "
-                "for equal ones, which takes up to twice as long"
-            )
+    by_rule = {e.label for e in entries if any(p.training["arithmetic"] == AUTO for p in e.points)}
+    of_rule = [run for run in runs if run.method in by_rule]
+    for model in sorted({r.model for r in of_rule if arithmetic.of_spec(r.spec) == NATIVE}):
+        yield (
+            f"{model}: its steps are large, so its runs have native arithmetic, whose last digits "
+            "depend on the processor. Try: `arithmetic: portable` under `training` for equal ones, "
+            "which takes up to twice as long"
+        )
 
 
 def _arithmetic(point: Point, model: Choice) -> str:
     """Return the arithmetic of a point's runs: a large model says that its steps are native."""
     by_model: str = getattr(model.component.target, "arithmetic", PORTABLE)
-    return by_model if point.training["arithmetic"] == "auto" else point.training["arithmetic"]
+    return by_model if point.training["arithmetic"] == AUTO else point.training["arithmetic"]

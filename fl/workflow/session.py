@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fl.base import identity
+from fl.base import arithmetic, identity
 from fl.base.errors import Location
 from fl.base.files import sharing_problem
 from fl.base.folders import checked_folder
@@ -143,6 +143,7 @@ class Session:
         self.job_by_bundle, self.outdated = markers.write_jobs(self.plan, merge, self.selected)
         if self.job_by_bundle and self.is_for_cluster:
             os.environ["FEDLOOM_CODE"] = str(environment.copy_code(self.results))
+        os.environ.update(arithmetic.HASH_SEED)
         os.environ[submission.START_VARIABLE] = str(time.time())
         os.environ[self.plan_variable] = str(plan_files.index_file(self.results))
 

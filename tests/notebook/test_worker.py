@@ -41,7 +41,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # A process finds the functions of this test there.
     monkeypatch.setenv("PYTHONPATH", str(Path(worker_calls.__file__).parent))
-    worker._workers().clear()
+    worker._workers.clear()
 
 
 class Shouting:

@@ -57,6 +57,8 @@ def test_a_large_model_is_native_and_a_note_tells_it(tmp_path: Path) -> None:
     of_key = planned(tmp_path, **images, training=training(PORTABLE))
     assert all(arithmetic.of_spec(run.spec) == PORTABLE for run in of_key.runs.values())
     assert not any("arithmetic" in note for note in of_key.studies["tiny"].notes)
+    told = planned(tmp_path, **images, training=training(NATIVE)).studies["tiny"].notes
+    assert not any("arithmetic" in note for note in told), "the study says so itself"
 
 
 def test_compiled_programs_are_native(tmp_path: Path) -> None:
