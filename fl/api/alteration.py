@@ -75,6 +75,10 @@ class Alterations:
         }
         self.needs_keys = bool(alterations)
 
+    def __len__(self) -> int:
+        """Return the number of alterations."""
+        return len(self._alterations)
+
     def start(self, variables: Variables) -> Mapping[str, Tree]:
         """Return the states of the alterations that have one, by name."""
         states = {alteration.name: alteration.start(variables) for alteration in self._alterations}

@@ -19,8 +19,9 @@ from fl.base.errors import FedloomError
 from fl.base.units import object_text
 from fl.pytorch import torch_internals
 from fl.pytorch.construction import check_layers, check_tensors, seeded, tensor_slots
-from fl.pytorch.folding import LayerSequence, fold_layers, unwrap_stacks
+from fl.pytorch.folding import fold_layers, unwrap_stacks
 from fl.pytorch.heads import find_heads
+from fl.pytorch.layer_sequence import LayerSequence
 from fl.pytorch.random_numbers import (
     RandomNumbers,
     draws_random_numbers,
@@ -570,6 +571,32 @@ class Network:
         if features is not None:
             call.head_inputs.append(torch_internals.add_batch_dim(features, 0, level))
         return torch_internals.add_batch_dim(outputs, 0, level)
+
+    def stack_gradients(
+        self,
+        params: Tree,
+        frozen: Tree,
+        x: Inputs,
+        loss: Callable[[Tensor], tuple[Tensor, Tensor]],
+    ) -> tuple[Tensor, Tree] | None:
+        """Compute losses of a stack of clients and their gradients by hand, if that is possible.
+
+        Args:
+            params: Parameters that are trained, by name, [clients, ...].
+            frozen: All other parameters.
+            x: Inputs, [clients, b, ...].
+            loss: Function from outputs to the loss of each client, [clients], and the gradients of
+                the losses by the outputs.
+
+        Returns:
+            The losses and the gradients by ``params``. None if the network is more than linear
+            layers, ReLU between them and an `nn.Flatten` before them.
+        """
+        is_plain = not (self._frozen or self._mixed or self._watched or self._surrounded)
+        if self._sequence is None or not is_plain or not isinstance(x, Tensor):
+            return None
+        found = self._sequence.gradients({**frozen, **params}, params, x, loss)
+        return found and (found[0], {name: found[1][name] for name in params})
 
     def _frozen_on(self, device: torch.device) -> dict[str, Tensor]:
         """Return the frozen weights on a device; they are copied once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,7 +37,8 @@ class OptimizerStep(Protocol):
 class Optimizer:
     """Optimizer: ``init(params) -> state``, ``step(params, grads, state, lr) -> (params, state)``.
 
-    If gradients are `fl.api.trees.Scratch`, the results of a step may use their memory.
+    If gradients are `fl.api.trees.Scratch`, the results of a step may use their memory, and with
+    `in_place` that of the parameters and the state.
     """
 
     init: Callable[[Tree], Tree]
@@ -56,6 +57,21 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
 
     def step(params: AnyTree, grads: Tree, state: Tree, lr: Rate) -> tuple[AnyTree, Tree]:
         weights, direction = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
+        if _is_fused(weights, direction, trees.leaves(state), grads, lr):
+            weights = tuple(weight.detach() for weight in weights)
+            torch_internals.fused_sgd_(
+                weights,
+                direction,
+                trees.leaves(state),
+                weight_decay=weight_decay,
+                momentum=momentum,
+                lr=lr,
+                dampening=0.0,
+                nesterov=nesterov,
+                maximize=False,
+                is_first_step=False,
+            )
+            return trees.unflatten(params, weights), state
         free = _free(grads)
         if weight_decay:
             direction = _sum(direction, weights, weight_decay, free)
@@ -128,6 +144,30 @@ def adamw(
         }
 
     return Optimizer(init, step)
+
+
+FUSED_DEVICES = ("cpu", "cuda")
+"""Devices on which a step of SGD is one operator of PyTorch."""
+
+
+def _is_fused(
+    weights: Leaves, grads: Leaves, state: Sequence[Tensor], tree: Tree, lr: Rate
+) -> bool:
+    """Whether a step of SGD may be made in place by one operator, which reads memory in order."""
+    if not isinstance(tree, trees.Scratch) or not tree.in_place or isinstance(lr, Tensor):
+        return False
+    groups = zip(weights, grads, *([state] if state else []), strict=True)
+    return weights[0].device.type in FUSED_DEVICES and all(
+        len({leaf.stride() for leaf in group}) == 1 and _is_dense(group[0]) for group in groups
+    )
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the numbers of a tensor lie in memory without a gap, in any order of dimensions."""
+    if tensor.is_contiguous():
+        return True
+    order = sorted(range(tensor.dim()), key=tensor.stride)
+    return tensor.permute(*reversed(order)).is_contiguous()
 
 
 def _free(grads: Tree) -> Leaves | None:

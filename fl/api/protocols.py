@@ -91,6 +91,40 @@ class Loss(Protocol):
         """
 
 
+class StackGradients(Protocol):
+    """Losses of a step and their gradients, computed for all clients at once."""
+
+    def __call__(self, server: Any, work: Any, batch: Batch, /) -> tuple[Tensor, Tree, Tree] | None:
+        """Return the losses, [clients], their gradients and ``aux``, as `Loss` and autograd would.
+
+        Args:
+            server: What the server sent; for clients of several runs a stack.
+            work: The clients' work trees, stacked.
+            batch: Their batches, stacked.
+
+        Returns:
+            None if autograd has to compute them.
+        """
+
+
+def with_stack_gradients(loss: Loss, gradients: StackGradients) -> Loss:
+    """Return a loss whose gradients the engine may ask for, in place of computing them.
+
+    A function that calls this loss has no such gradients.
+    """
+
+    def marked_loss(server: Any, work: Any, batch: Batch) -> tuple[Tensor, Tree]:
+        return loss(server, work, batch)
+
+    setattr(marked_loss, "stack_gradients", gradients)  # noqa: B010
+    return marked_loss
+
+
+def stack_gradients_of(loss: Loss) -> StackGradients | None:
+    """Return the function of `with_stack_gradients`, if the loss has one."""
+    return getattr(loss, "stack_gradients", None)
+
+
 class Update(Protocol[Work]):
     """Step along a gradient."""
 

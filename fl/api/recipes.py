@@ -8,6 +8,7 @@ from functools import cache, reduce
 from operator import add
 from typing import Any, NotRequired, Protocol, TypedDict
 
+import torch
 from torch import Tensor
 
 from fl.api import trees
@@ -26,7 +27,7 @@ from fl.api.method import (
 )
 from fl.api.network import Network, Output
 from fl.api.optimizers import Optimizer, optimizer
-from fl.api.protocols import Start, consumes_gradients
+from fl.api.protocols import Start, consumes_gradients, with_stack_gradients
 from fl.api.state import ClientFacts, Variables, Weights
 from fl.api.task import Task
 from fl.api.term import (
@@ -298,13 +299,21 @@ class _RecipeBuilder:
         reference = self.reference if self.references else None
         return Pass(
             begin,
-            self.loss,
+            with_stack_gradients(self.loss, self.stack_gradients) if self.is_plain else self.loss,
             self.update,
             self.end,
             Sampling(epochs=training_pass.epochs, needs_keys=self.alterations.needs_keys),
             refreshes,
             reference,
         )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the loss is that of the task alone, for the network's own parameters."""
+        added = (
+            *(self.adaptive_terms, self.alterations, self.personal_params, self.shared_params),
+        )
+        return self.stateless_terms == (task_loss,) and not any(added)
 
     def trained_and_frozen(
         self, training_pass: TrainingPass, server: RecipeServer, client: RecipeClient
@@ -382,10 +391,40 @@ class _RecipeBuilder:
             "alterations": altered,
         }
 
+    @torch.no_grad()
+    def stack_gradients(
+        self, server: RecipeServer, work: RecipeWork, batch: Batch
+    ) -> tuple[Tensor, Tree, StepResults] | None:
+        """Compute `loss` of a stack of clients and its gradients, see `Network.stack_gradients`."""
+
+        def loss(outputs: Tensor) -> tuple[Tensor, Tensor]:
+            by_hand = self.task.loss_gradient and self.task.loss_gradient(outputs, batch)
+            return by_hand or self._loss_gradient(outputs, batch)
+
+        found = self.network.stack_gradients(work["params"], work["frozen"], batch["x"], loss)
+        if found is None:
+            return None
+        aux: StepResults = {"buffers": work["buffers"], "terms": {}}
+        return *found, aux
+
+    @torch.enable_grad()
+    def _loss_gradient(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the loss of the task of each client and its gradient by the outputs."""
+
+        def loss_of(batch: Batch) -> tuple[Tensor]:
+            return (self.task.loss(batch["outputs"], batch),)
+
+        leaf = outputs.detach().requires_grad_()
+        (losses,) = trees.vmap(loss_of, (0,))({**batch, "outputs": leaf})
+        return losses.detach(), torch.autograd.grad(losses.sum(), leaf)[0]
+
     @consumes_gradients
     def update(
         self, server: RecipeServer, work: RecipeWork, grads: Tree, aux: StepResults, lr: Rate
     ) -> RecipeWork:
+        if self.adaptive_terms and isinstance(grads, trees.Scratch):
+            # States of terms may refer to the weights, so no step writes into these.
+            grads = trees.Scratch(grads)
         params, state = self.optimizer.step(work["params"], grads, work["optimizer"], lr)
         for term in self.adaptive_terms:
             if term.refresh is None:

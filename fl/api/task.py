@@ -49,6 +49,8 @@ class Task:
         supports_mixed_labels: Whether ``loss`` applies the mixes of `fl.api.alteration`.
         model_task: Another task whose models serve this one too, with as many outputs as the data
             set has ``classes``; "" if there is none.
+        loss_gradient: (outputs, batch) -> ``loss`` of each client of a stack, [clients], and its
+            gradient by the outputs, [clients, b, ...]; or None, and autograd computes it.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Task:
     has_classes: bool = True
     supports_mixed_labels: bool = False
     model_task: str = ""
+    loss_gradient: Callable[[Tensor, Batch], tuple[Tensor, Tensor] | None] | None = None
 
 
 def weighted_mean(values: Tensor, batch: Batch) -> Tensor:

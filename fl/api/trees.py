@@ -28,15 +28,32 @@ Inputs = Tensor | Mapping[str, Tensor]
 
 
 class Scratch(dict[str, Any]):
-    """Tree that its owner no longer needs: a function may write into the memory of its leaves."""
+    """Gradients that their owner no longer needs: a function may write into their memory.
+
+    Attributes:
+        in_place: Whether the optimizer may also write into the memory of the parameters and of its
+            state, because an earlier step of the same pass made them.
+    """
+
+    in_place = False
 
     @classmethod
-    def of(cls, tree: Tree) -> Tree:
+    def of(cls, tree: Tree, in_place: bool = False) -> Tree:
         """Return the tree as scratch, or unchanged if leaves share memory."""
         tensors = leaves(tree)
         is_disjoint = len({leaf.data_ptr() for leaf in tensors}) == len(tensors)
         is_dense = all(leaf.is_contiguous() or 0 not in leaf.stride() for leaf in tensors)
-        return cls(tree) if is_disjoint and is_dense else tree
+        return cls._marked(tree, in_place) if is_disjoint and is_dense else tree
+
+    @classmethod
+    def _marked(cls, tree: Tree, in_place: bool) -> Scratch:
+        """Return a tree and its subtrees as scratch."""
+        scratch = cls(
+            (key, leaf if isinstance(leaf, Tensor) else cls._marked(leaf, in_place))
+            for key, leaf in tree.items()
+        )
+        scratch.in_place = in_place
+        return scratch
 
 
 Rate = float | Tensor

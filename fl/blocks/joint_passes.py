@@ -17,7 +17,6 @@ from fl.api import (
     Tree,
     consumes_gradients,
     is_consuming_gradients,
-    trees,
 )
 
 
@@ -51,11 +50,8 @@ def joint_pass(passes: Mapping[str, Pass], has_server_parts: bool = False) -> Pa
         return total, {key: aux for key, (_, aux) in losses.items()}
 
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-        as_scratch = trees.Scratch if isinstance(grads, trees.Scratch) else dict
         updated = {
-            key: p.update(
-                server_of(server, key), _work_of(work, key), as_scratch(grads[key]), aux[key], lr
-            )
+            key: p.update(server_of(server, key), _work_of(work, key), grads[key], aux[key], lr)
             for key, p in passes.items()
         }
         return {**work, **_join_work(updated)}

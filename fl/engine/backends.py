@@ -22,7 +22,7 @@ from torch import Tensor
 from fl.api import trees
 from fl.api.method import Pass, Refresh, Sweep
 from fl.api.optimizers import clipped
-from fl.api.protocols import is_consuming_gradients
+from fl.api.protocols import is_consuming_gradients, stack_gradients_of
 from fl.api.term import Batch
 from fl.api.training import Training, learning_rate
 from fl.api.trees import Rate, Tree
@@ -123,7 +123,7 @@ def _train_client(
         if observe:
             observe(row, step, loss)
         grads = _gradients(work, loss, stack.training.clip_norm)
-        work = _update(pass_, server, work, grads, aux, stack.lr(step, steps))
+        work = _update(pass_, server, work, grads, aux, stack.lr(step, steps), step)
         total = total + loss.detach()
         for number, refresh in _refreshes_after(pass_, step):
             refresh_batch = batches.refresh_batch(number, refresh, 0, step)
@@ -143,6 +143,7 @@ def stacked(pass_: Pass, stack: ClientStack) -> PassResult:
     active = _ActiveClients.from_stack(pass_, stack, rows)
     batches = Batches(pass_, schedule, stack.arrays, active.models)
     objective = trees.vmap(pass_.loss, (*stack.dims, 0))
+    by_hand_of = stack_gradients_of(pass_.loss)
     reference = pass_.reference and trees.vmap(pass_.reference, (*stack.dims, 0))
     rates = _rates(replace(stack, schedule=schedule))
     finished: list[Tree] = []
@@ -151,16 +152,22 @@ def stacked(pass_: Pass, stack: ClientStack) -> PassResult:
         if count < active.count:
             finished.append(trees.take(active.work, slice(count, active.count)))
             active = active.first(count)
-        active = replace(active, work=_differentiable(active.work))
-        inputs = add_reference_outputs(reference, active.server, active.work, batch)
-        losses, aux = objective(active.server, active.work, inputs)
-        grads = _gradients(active.work, losses, stack.training.clip_norm)
+        by_hand = by_hand_of and by_hand_of(active.server, active.work, batch)
+        if by_hand:
+            losses, grads, aux = by_hand
+            grads = clipped(grads, stack.training.clip_norm, stacked=True)
+        else:
+            active = replace(active, work=_differentiable(active.work))
+            inputs = add_reference_outputs(reference, active.server, active.work, batch)
+            losses, aux = objective(active.server, active.work, inputs)
+            grads = _gradients(active.work, losses, stack.training.clip_norm)
         if not step:
             active = active.match_layout(grads)
         lr = rates[step, :count] if isinstance(rates, Tensor) else rates
-        active = replace(active, work=_update(pass_, active.server, active.work, grads, aux, lr))
+        work = _update(pass_, active.server, active.work, grads, aux, lr, step)
+        active = replace(active, work=work)
         totals[:count].add_(losses.detach())
-        del inputs, losses, aux, grads  # Before the next step needs as much memory.
+        del work, by_hand, losses, aux, grads  # Before the next step needs as much memory.
         active = _apply_refreshes(pass_, active, batches, step)
     original_order = torch.argsort(rows)
     work = trees.take(trees.concatenate([active.work, *reversed(finished)]), original_order)
@@ -376,10 +383,13 @@ def _gradients(work: Tree, losses: Tensor, clip_norm: float | None) -> Tree:
     return clipped(trees.unflatten(params, grads), clip_norm, stacked=losses.dim() > 0)
 
 
-def _update(pass_: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
-    """Return the work tree after a step."""
+def _update(
+    pass_: Pass, server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate, step: int
+) -> Tree:
+    """Return the work tree after a step of number 0, 1, ..."""
     if is_consuming_gradients(pass_.update):
-        grads = trees.Scratch.of(grads)
+        # The first step's weights are the server's or the client's.
+        grads = trees.Scratch.of(grads, in_place=step > 0)
     with torch.no_grad():
         return pass_.update(server, work, grads, trees.apply(Tensor.detach, aux), lr)
 

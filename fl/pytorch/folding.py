@@ -11,14 +11,13 @@ A linear layer is one product that starts from the bias, where vmap multiplies f
 Its gradient has the memory layout of its weights, where PyTorch's is transposed; reading the two
 together would take several times as long (docs/results/benchmarks.md).
 
-Models that are plain layers one after another (`LayerSequence`) are called once with a whole stack
-of clients. If layers are called one by one, each must unwrap its stack and wrap its result again;
-here the clients are folded once for the whole model.
+Models that are plain layers one after another are called once with a whole stack of clients, see
+`fl.pytorch.layer_sequence`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any
@@ -27,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fl.pytorch import torch_internals
+from fl.pytorch import products, torch_internals
 
 CHANNELS_LAST_TYPES = (torch.float32, torch.bfloat16)
 """Types for which PyTorch uses a library that supports channels last."""
@@ -319,9 +318,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
     def of_stacks() -> Tensor:
         rows = inputs if inputs.dim() == 3 else inputs.unsqueeze(-2)
-        products = stacked_product(rows, weights, None)
-        # Added afterwards, as vmap does, for the same rounding.
-        outputs = products if biases is None else products + biases.unsqueeze(-2)
+        outputs = stacked_product(rows, weights, biases)
         return outputs if inputs.dim() == 3 else outputs.squeeze(-2)
 
     return torch_internals.add_batch_dim(
@@ -342,15 +339,9 @@ def stacked_product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """
     if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
         # Autocast chooses types for each operation, backward as well.
-        return _product(x, weight, bias)
+        return products.outputs(x, weight, bias)
     outputs: Tensor = _StackedProduct.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return outputs
-
-
-def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if bias is None:
-        return torch.bmm(x, weight.mT)
-    return torch.baddbmm(bias.unsqueeze(-2), x, weight.mT)
 
 
 class _StackedProduct(torch.autograd.Function):
@@ -360,7 +351,7 @@ class _StackedProduct(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return the product."""
         ctx.save_for_backward(x, weight)
-        return _product(x, weight, bias)
+        return products.outputs(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
@@ -368,8 +359,8 @@ class _StackedProduct(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         return (
-            torch.bmm(grad_output, weight) if needs_x else None,
-            torch.bmm(grad_output.mT, x) if needs_weight else None,
+            products.input_gradients(grad_output, weight) if needs_x else None,
+            products.weight_gradients(grad_output, x) if needs_weight else None,
             grad_output.sum(-2) if needs_bias else None,
         )
 
@@ -494,115 +485,3 @@ def _with_functions(method: Callable[..., Any], **functions: Callable[..., Any])
 
 
 _BATCH_NORM_FORWARD = _with_functions(torch_internals.BatchNorm.forward, batch_norm=_batch_norm)
-
-
-FOLDED_LAYERS = {nn.Conv2d, nn.BatchNorm2d} | POOLS
-"""Layers that take a stack of clients as more channels of one image."""
-
-STACKED_LAYERS = {nn.Flatten, nn.Linear}
-"""Layers that take clients as the first dimension."""
-
-SUPPORTED_LAYERS = FOLDED_LAYERS | STACKED_LAYERS | POINTWISE | {nn.Identity}
-
-
-class LayerSequence:
-    """The layers that a module calls one after another.
-
-    Attributes:
-        head: The layer whose inputs are the features; None if there is none.
-
-    Args:
-        module: The module.
-        channels_last: Whether images have channels last on a CPU, see
-            `fl.pytorch.folding.fold_layers`.
-    """
-
-    def __init__(self, module: nn.Module, channels_last: bool) -> None:
-        self._layers, self._channels_last = [*_layers(module)], channels_last
-        self.head: nn.Module | None = None
-        self._has_images = any(type(layer) in FOLDED_LAYERS for layer in self._layers)
-        self._folded_names = {
-            f"{prefix}.{name}"
-            for prefix, layer in module.named_modules()
-            for name in ("weight", "bias", "running_mean", "running_var")
-            if type(layer) in FOLDED_LAYERS
-        }
-
-    @classmethod
-    def from_module(cls, module: nn.Module, channels_last: bool) -> LayerSequence | None:
-        """Return the layers of a module; None for other modules than sequences of known layers."""
-        is_supported = isinstance(module, nn.Sequential) and all(
-            map(_is_supported, _layers(module))
-        )
-        return cls(module, channels_last) if is_supported else None
-
-    def variables(self, x: Tensor, stacks: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """Return the parameters and buffers with which the module takes a stack of inputs.
-
-        Args:
-            x: Inputs, [clients, b, ...].
-            stacks: Stacked parameters and buffers by name, [clients, ...].
-
-        Returns:
-            Variables by name; None if the module cannot be called with these inputs.
-        """
-        if self._has_images and x.dim() != 5:
-            return None
-        return {
-            name: stack.flatten(0, 1) if name in self._folded_names else stack
-            for name, stack in stacks.items()
-        }
-
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the outputs and the inputs of the head, if any, [clients, b, ...]."""
-        clients, folded = len(x), False
-        features: Tensor | None = None
-        for layer in self._layers:
-            layer_type = type(layer)
-            if layer_type in FOLDED_LAYERS and not folded:
-                x, folded = fold_images(x.movedim(0, 1), self._channels_last), True
-            elif layer_type in STACKED_LAYERS and folded:
-                x, folded = unfold_clients(x, clients).movedim(1, 0), False
-            if layer is self.head:
-                features = unfold_clients(x, clients).movedim(1, 0) if folded else x
-            if layer_type is nn.Flatten:
-                x = x.flatten(2)
-            elif isinstance(layer, nn.Conv2d):
-                x = folded_convolution(
-                    layer, self._channels_last, x, layer.weight, layer.bias, clients
-                )
-            elif isinstance(layer, nn.Linear):
-                x = _linear_on_stack(layer, x)
-            else:
-                x = layer_type.forward(layer, x)
-        return unfold_clients(x, clients).movedim(1, 0) if folded else x, features
-
-
-def _linear_on_stack(layer: nn.Linear, x: Tensor) -> Tensor:
-    """Apply stacked linear layers to inputs [clients, b, ..., in]."""
-    if x.dim() == 3:
-        return stacked_product(x, layer.weight, layer.bias)
-    rows = stacked_product(x.flatten(1, -2), layer.weight, layer.bias)
-    return rows.reshape(*x.shape[:-1], -1)
-
-
-def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of nested sequences in the order of calls."""
-    if type(module) is not nn.Sequential or torch_internals.has_hooks(module):
-        yield module
-        return
-    for layer in module:
-        yield from _layers(layer)
-
-
-def _is_supported(layer: nn.Module) -> bool:
-    """Whether `LayerSequence` computes the same as the layer."""
-    if type(layer) not in SUPPORTED_LAYERS or torch_internals.has_hooks(layer):
-        return False
-    if isinstance(layer, nn.Conv2d):
-        return layer.padding_mode == "zeros"
-    if isinstance(layer, nn.BatchNorm2d):
-        return layer.momentum is not None
-    if isinstance(layer, nn.Flatten):
-        return (layer.start_dim, layer.end_dim) == (1, -1)
-    return not getattr(layer, "return_indices", False)

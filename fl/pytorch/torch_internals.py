@@ -102,6 +102,20 @@ Alternative: a comprehension, which starts a kernel for each tensor.
 """
 
 
+fused_sgd_ = torch._fused_sgd_
+"""A step of SGD in place, one pass over memory.
+
+Alternative: `torch.optim.SGD`, whose step also keeps a tree of its own.
+"""
+
+
+count_dispatch_modes = torch._C._len_torch_dispatch_stack
+"""Return the number of contexts that intercept operations, such as `DispatchMode`.
+
+Alternative: none; products by NumPy would be counted nowhere.
+"""
+
+
 class DispatchMode(TorchDispatchMode):
     """A context that intercepts every operation below autograd and vmap.
 

@@ -122,7 +122,8 @@ def test_an_update_that_reads_gradients_after_one_that_spends_them_finds_them(ba
         and is_consuming_gradients(spending.update)
         and not is_consuming_gradients(update)
     )
-    assert worlds.distance(worlds.tree(found), worlds.tree(expected)) == 0
+    # An update in place may round otherwise.
+    assert worlds.distance(worlds.tree(found), worlds.tree(expected)) < 1e-15
 
 
 def test_in_float32_they_agree_to_its_rounding() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from fl.api import trees
 from fl.api.network import Network
-from fl.pytorch.folding import LayerSequence
+from fl.pytorch.layer_sequence import LayerSequence
 
 Make = Callable[[], nn.Module]
 

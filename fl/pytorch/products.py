@@ -1,0 +1,79 @@
+"""Products of stacked matrices on a CPU, by NumPy's library of linear algebra.
+
+On one thread, OpenBLAS, which NumPy brings along, multiplies the small matrices of a stack of
+clients faster than MKL, which PyTorch calls. It gives the same bits on all processors with AVX2 if
+it is told to use the instructions of one of them (`fl.base.arithmetic`), at no loss of time where
+MKL then takes twice as long (docs/results/benchmarks.md).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl.pytorch import torch_internals
+
+TYPES = (torch.float32, torch.float64)
+
+
+def outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x W' + b for each client, [clients, b, out].
+
+    Args:
+        x: Inputs, [clients, b, in].
+        weight: Weights W, [clients, out, in].
+        bias: Shifts b, [clients, out], or None.
+    """
+    if is_by_numpy(x):
+        products = _transposed(x, weight.mT)
+        return products if bias is None else products.add_(bias.unsqueeze(-2))
+    if bias is None:
+        return torch.bmm(x, weight.mT)
+    return torch.baddbmm(bias.unsqueeze(-2), x, weight.mT)
+
+
+def input_gradients(slopes: Tensor, weight: Tensor) -> Tensor:
+    """Return the gradients by the inputs of `outputs` from those by the outputs."""
+    if is_by_numpy(slopes):
+        return _transposed(slopes, weight)
+    return torch.bmm(slopes, weight)
+
+
+def weight_gradients(slopes: Tensor, x: Tensor) -> Tensor:
+    """Return the gradients by the weights of `outputs` from those by the outputs."""
+    return multiply(slopes.mT, x) if is_by_numpy(slopes) else torch.bmm(slopes.mT, x)
+
+
+def _transposed(x: Tensor, weight: Tensor) -> Tensor:
+    """Return x W, stored transposed if W has more columns than x has rows.
+
+    OpenBLAS is fastest with the larger number of rows first.
+    """
+    if weight.shape[-1] <= x.shape[-2]:
+        return multiply(x, weight)
+    return multiply(weight.mT, x.mT).mT
+
+
+def is_by_numpy(tensor: Tensor) -> bool:
+    """Whether NumPy multiplies: on one thread of a CPU, unless autograd or a counter looks on."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.dtype in TYPES
+        and torch.get_num_threads() == 1
+        and not torch.is_grad_enabled()
+        and not torch_internals.count_dispatch_modes()
+    )
+
+
+def multiply(first: Tensor, second: Tensor) -> Tensor:
+    """Return the product of matrices, or of two stacks of them, by NumPy."""
+    product = torch.empty((*first.shape[:-1], second.shape[-1]), dtype=first.dtype)
+    np.matmul(_array(first), _array(second), out=product.numpy())
+    return product
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """Return the array of NumPy that shares a tensor's memory."""
+    array: np.ndarray = (tensor.detach() if tensor.requires_grad else tensor).numpy()
+    return array
