@@ -82,6 +82,7 @@ from fl.api.term import (
     ReferencePass as ReferencePass,
     TappedTerm as TappedTerm,
     Term as Term,
+    WeightTerm as WeightTerm,
     cross_entropy as cross_entropy,
     task_loss as task_loss,
 )
@@ -116,5 +117,7 @@ from fl.api.protocols import (
     Batch as Batch,
     View as View,
     is_consuming_gradients as is_consuming_gradients,
+    stack_gradients_of as stack_gradients_of,
+    with_stack_gradients as with_stack_gradients,
     consumes_gradients as consumes_gradients,
 )

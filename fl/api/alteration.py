@@ -11,7 +11,7 @@ target, so the cross-entropy of mixed labels is the mix of the two cross-entropi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, cast
@@ -75,9 +75,9 @@ class Alterations:
         }
         self.needs_keys = bool(alterations)
 
-    def __len__(self) -> int:
-        """Return the number of alterations."""
-        return len(self._alterations)
+    def __iter__(self) -> Iterator[Alteration]:
+        """Iterate over the alterations."""
+        return iter(self._alterations)
 
     def start(self, variables: Variables) -> Mapping[str, Tree]:
         """Return the states of the alterations that have one, by name."""

@@ -40,6 +40,7 @@ from fl.api.term import (
     ReferenceTerm,
     TappedTerm,
     Term,
+    WeightTerm,
     task_loss,
 )
 from fl.api.trees import Rate, Tree
@@ -299,7 +300,7 @@ class _RecipeBuilder:
         reference = self.reference if self.references else None
         return Pass(
             begin,
-            with_stack_gradients(self.loss, self.stack_gradients) if self.is_plain else self.loss,
+            with_stack_gradients(self.loss, self.stack_gradients) if self.is_by_hand else self.loss,
             self.update,
             self.end,
             Sampling(epochs=training_pass.epochs, needs_keys=self.alterations.needs_keys),
@@ -308,12 +309,11 @@ class _RecipeBuilder:
         )
 
     @property
-    def is_plain(self) -> bool:
-        """Whether the loss is that of the task alone, for the network's own parameters."""
-        added = (
-            *(self.adaptive_terms, self.alterations, self.personal_params, self.shared_params),
-        )
-        return self.stateless_terms == (task_loss,) and not any(added)
+    def is_by_hand(self) -> bool:
+        """Whether the loss is that of the task, and at most of terms with known gradients."""
+        terms = [term for term in self.stateless_terms if not isinstance(term, WeightTerm)]
+        added = (self.adaptive_terms, self.personal_params, self.shared_params, *self.alterations)
+        return terms == [task_loss] and not any(added)
 
     def trained_and_frozen(
         self, training_pass: TrainingPass, server: RecipeServer, client: RecipeClient
@@ -404,8 +404,12 @@ class _RecipeBuilder:
         found = self.network.stack_gradients(work["params"], work["frozen"], batch["x"], loss)
         if found is None:
             return None
-        aux: StepResults = {"buffers": work["buffers"], "terms": {}}
-        return *found, aux
+        losses, grads = found
+        for term in self.stateless_terms:
+            if isinstance(term, WeightTerm):
+                params = {**work["frozen"], **work["params"]}
+                losses = losses + term.add_gradient(server, params, grads)
+        return losses, grads, {"buffers": work["buffers"], "terms": {}}
 
     @torch.enable_grad()
     def _loss_gradient(self, outputs: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ A method's loss is a sum of terms. A study can add terms to any method that is b
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -60,6 +60,26 @@ class Term(Protocol):
 
     def __call__(self, forward: Forward, /) -> Tensor:
         """Return a scalar for ONE client, which is added to the other terms."""
+
+
+@runtime_checkable
+class WeightTerm(Protocol):
+    """Term of the weights alone, whose gradient is known.
+
+    With such terms beside the task's loss, a step of plain layers goes without autograd.
+    """
+
+    def __call__(self, forward: Forward, /) -> Tensor:
+        """Return a scalar for ONE client."""
+
+    def add_gradient(self, server: Any, params: Weights, grads: Weights, /) -> Tensor:
+        """Add the gradients of all clients in place, and return the term of each, [clients].
+
+        Args:
+            server: The server's state as it was sent; for clients of several runs a stack.
+            params: All weights of the clients, stacked.
+            grads: Gradients of the weights that are trained, stacked, to which it adds.
+        """
 
 
 SHARED = "shared"

@@ -312,6 +312,11 @@ def squared_norm(tree: Tree) -> Tensor:
     return folding.sum_of_squares(leaves(tree))
 
 
+def squared_norms(stack: Tree) -> Tensor:
+    """Return sum ||a||^2 over all leaves of each client's tree in a stack, [clients]."""
+    return folding.squares_of_stacks(leaves(stack))
+
+
 def squared_distance(first: Tree, second: Tree) -> Tensor:
     """Return sum ||a - b||^2 over all leaves of two trees of one structure, a scalar."""
     tensors = leaves(first)

@@ -17,6 +17,8 @@ from fl.api import (
     Tree,
     consumes_gradients,
     is_consuming_gradients,
+    stack_gradients_of,
+    with_stack_gradients,
 )
 
 
@@ -49,6 +51,22 @@ def joint_pass(passes: Mapping[str, Pass], has_server_parts: bool = False) -> Pa
         total = reduce(add, (value for value, _ in losses.values()))
         return total, {key: aux for key, (_, aux) in losses.items()}
 
+    def gradients(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree, Tree] | None:
+        found = {
+            key: by_hand(server_of(server, key), _work_of(work, key), _batch_of(batch, key))
+            for key, by_hand in by_hand_of.items()
+            if by_hand
+        }
+        losses, grads, aux = {}, {}, {}
+        for key, result in found.items():
+            if result is None:
+                return None
+            losses[key], grads[key], aux[key] = result
+        return reduce(add, losses.values()), grads, aux
+
+    by_hand_of = {key: stack_gradients_of(p.loss) for key, p in passes.items()}
+    is_by_hand = all(by_hand_of.values())
+
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         updated = {
             key: p.update(server_of(server, key), _work_of(work, key), grads[key], aux[key], lr)
@@ -78,7 +96,10 @@ def joint_pass(passes: Mapping[str, Pass], has_server_parts: bool = False) -> Pa
         _refresh_of(key, refresh, server_of) for key, p in passes.items() for refresh in p.refreshes
     )
     sampling = next(iter(passes.values())).sampling
-    return Pass(begin, loss, update, end, sampling, refreshes, reference if references else None)
+    marked_loss = with_stack_gradients(loss, gradients) if is_by_hand else loss
+    return Pass(
+        begin, marked_loss, update, end, sampling, refreshes, reference if references else None
+    )
 
 
 def _refresh_of(key: str, refresh: Refresh, server_of: Callable[[Tree, str], Tree]) -> Refresh:

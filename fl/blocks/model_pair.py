@@ -60,7 +60,7 @@ def shared_and_personal(base: Recipe, personal: Recipe) -> Method:
     """Combine the method ``base`` with ``personal``, a method whose weights all stay local.
 
     The personal method receives the server's state of ``base`` as its server; so a term such as
-    `fl.blocks.proximal.proximal_term` ties the personal model to the shared one. The training loss
+    `fl.blocks.proximal.ProximalTerm` ties the personal model to the shared one. The training loss
     is the sum of both losses. Each of the two methods has one pass.
     """
 

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from torch import Tensor
 
-from fl.api import Forward, NonNegative, Term, trees
+from fl.api import Forward, NonNegative, Weights, trees
 
 
-def proximal_term(mu: NonNegative) -> Term:
-    """Return (mu/2) ||w - w_shared||^2 over the shared parameters (FedProx, equation 2)."""
+@dataclass(frozen=True)
+class ProximalTerm:
+    """(mu/2) ||w - w_shared||^2 over the shared parameters (FedProx, equation 2).
 
-    def term(forward: Forward) -> Tensor:
+    Attributes:
+        mu: Weight of the term.
+    """
+
+    mu: NonNegative
+
+    def __call__(self, forward: Forward) -> Tensor:
+        """Return the term of a forward pass."""
         shared = forward.shared["params"]
         local = {name: forward.params[name] for name in shared}
-        return mu / 2 * trees.squared_distance(local, shared)
+        return self.mu / 2 * trees.squared_distance(local, shared)
 
-    return term
+    def add_gradient(self, server: Any, params: Weights, grads: Weights) -> Tensor:
+        """Add mu (w - w_shared) to the gradients, see `fl.api.term.WeightTerm`."""
+        differences = {name: params[name] - shared for name, shared in server["params"].items()}
+        for name in differences.keys() & grads.keys():
+            grads[name].add_(differences[name], alpha=self.mu)
+        return self.mu / 2 * trees.squared_norms(differences)

@@ -37,7 +37,7 @@ from fl.api import (
 )
 from fl.blocks.exchange import aggregate_nothing
 from fl.blocks.model_pair import shared_and_personal
-from fl.blocks.proximal import proximal_term
+from fl.blocks.proximal import ProximalTerm
 
 
 @declare("global", "personal", tasks="any", modalities=True)
@@ -54,7 +54,7 @@ class Ditto:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg paired with Local under a proximal term."""
-        terms = (task_loss, proximal_term(self.lam)) if self.lam else (task_loss,)
+        terms = (task_loss, ProximalTerm(self.lam)) if self.lam else (task_loss,)
         personal = recipe(context, terms=terms, local=all_weights, keep_optimizer=True)
         if self.shared == "initial":
             return local_method(personal)

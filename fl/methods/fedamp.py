@@ -41,7 +41,7 @@ from fl.api import (
 )
 from fl.blocks.exchange import train_from_payload
 from fl.blocks.mixing import cosines, mix, squared_distances
-from fl.blocks.proximal import proximal_term
+from fl.blocks.proximal import ProximalTerm
 
 
 class FedAMPServer(RecipeServer):
@@ -88,7 +88,7 @@ class FedAMP:
 
     def build(self, context: BuildContext) -> Method:
         """Local training under a proximal term to what the server mixed for the client."""
-        terms = (task_loss, proximal_term(self.lam / self.alpha))
+        terms = (task_loss, ProximalTerm(self.lam / self.alpha))
         base = recipe(context, terms=terms, local=all_weights)
         local: Pass = train_from_payload(single_pass(base))
 

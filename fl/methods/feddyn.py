@@ -40,7 +40,7 @@ from fl.api import (
     trees,
 )
 from fl.blocks.exchange import send_all_but
-from fl.blocks.proximal import proximal_term
+from fl.blocks.proximal import ProximalTerm
 
 
 class FedDynServer(RecipeServer):
@@ -89,7 +89,7 @@ class FedDyn:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg with two more terms; clients keep g_k, the server keeps h."""
-        terms = (task_loss, against_drift, proximal_term(self.alpha))
+        terms = (task_loss, against_drift, ProximalTerm(self.alpha))
         base = recipe(context, terms=terms)
         steps = FedDynSteps(self.alpha, base, context.participants)
         step = replace(single_pass(base), begin=steps.begin, end=steps.end)

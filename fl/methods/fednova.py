@@ -37,7 +37,7 @@ from fl.api import (
     trees,
 )
 from fl.blocks.path_length import PathWork, check_sgd, path_divisor, start_path, step_path
-from fl.blocks.proximal import proximal_term
+from fl.blocks.proximal import ProximalTerm
 
 
 class FedNovaUpload(RecipeUpload):
@@ -63,7 +63,7 @@ class FedNova:
     def build(self, context: BuildContext) -> Method:
         """W <- w - tau_eff sum_k p_k (w - w_k) / tau_k, equation 8, tau with the rate in it."""
         check_sgd(context, "fednova")
-        base = recipe(context, terms=(task_loss, *([proximal_term(self.mu)] if self.mu else [])))
+        base = recipe(context, terms=(task_loss, *([ProximalTerm(self.mu)] if self.mu else [])))
         local, momentum = single_pass(base), context.training.momentum
 
         def begin(server: RecipeServer, client: RecipeClient) -> PathWork:

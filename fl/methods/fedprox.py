@@ -45,7 +45,7 @@ from fl.api import (
 )
 from fl.blocks.exchange import send_all_but
 from fl.blocks.gradient_dissimilarity import with_dissimilarity
-from fl.blocks.proximal import proximal_term
+from fl.blocks.proximal import ProximalTerm
 from fl.blocks.shared_loss import shared_loss_sweep
 
 
@@ -99,7 +99,7 @@ class FedProx:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg with one more loss term."""
-        plain = recipe(context, terms=(task_loss, proximal_term(self.mu)))
+        plain = recipe(context, terms=(task_loss, ProximalTerm(self.mu)))
         method = self._adapting(context) if self.adapt else plain
         return with_dissimilarity(method, context) if self.dissimilarity else method
 
@@ -151,6 +151,6 @@ class FedProx:
 
 
 def adaptive_proximal_term(forward: Forward) -> Tensor:
-    """`fl.blocks.proximal.proximal_term`, with the ``mu`` that the server sent."""
+    """`fl.blocks.proximal.ProximalTerm`, with the ``mu`` that the server sent."""
     server: AdaptiveServer = forward.server
-    return proximal_term(1.0)(forward) * server["mu"]
+    return ProximalTerm(1.0)(forward) * server["mu"]

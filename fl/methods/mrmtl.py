@@ -32,7 +32,7 @@ from fl.api import (
     single_pass,
     task_loss,
 )
-from fl.blocks.proximal import proximal_term
+from fl.blocks.proximal import ProximalTerm
 
 
 @declare("global", "personal", title="MR-MTL", tasks="any")
@@ -47,7 +47,7 @@ class MRMTL:
 
     def build(self, context: BuildContext) -> Method:
         """Local under a proximal term to the server's tree, which is the mean of what is sent."""
-        terms = (task_loss, proximal_term(self.lam))
+        terms = (task_loss, ProximalTerm(self.lam))
         base = recipe(context, terms=terms, local=all_weights, keep_optimizer=True)
         local: Pass = single_pass(base)
 

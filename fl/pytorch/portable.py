@@ -1,8 +1,9 @@
-"""Operators of PyTorch that differ between processors in spite of `fl.base.arithmetic`, replaced.
+"""Operators of PyTorch, replaced in processes with portable arithmetic (`fl.base.arithmetic`).
 
 MKL computes square roots and inverse sines, cosines and tangents with other last bits on AMD than
 on Intel; NumPy rounds a root correctly, and takes the others from the C library. PyTorch's LSTM by
-oneDNN differs, too; without oneDNN it does not.
+oneDNN differs, too; without oneDNN it does not. Products of matrices are NumPy's
+(`fl.pytorch.products`), because MKL takes twice as long for portable ones.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fl.base import arithmetic
+from fl.pytorch import products
 from fl.pytorch.torch_internals import without_onednn
 
 FUNCTIONS = {"sqrt": np.sqrt, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan}
@@ -30,10 +32,17 @@ def is_portable() -> bool:
     """Whether this process computes portably on the CPU; it then has the replaced operators."""
     if arithmetic.current() != arithmetic.PORTABLE:
         return False
-    if torch.backends.cpu.get_cpu_capability() != CAPABILITY:
+    if torch.backends.cpu.get_cpu_capability() != CAPABILITY or not has_openblas():
         return False
     replace_operators()
     return True
+
+
+@cache
+def has_openblas() -> bool:
+    """Whether NumPy multiplies matrices by OpenBLAS, as that of PyPI does."""
+    built_with: Any = np.show_config(mode="dicts")
+    return "openblas" in built_with["Build Dependencies"]["blas"]["name"].lower()
 
 
 @cache
@@ -44,9 +53,37 @@ def replace_operators() -> torch.library.Library:
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         for name, function in FUNCTIONS.items():
             _replace(library, name, function)
+        for name, product in PRODUCTS.items():
+            library.impl(name, product, "CPU")
     rnn: Any = torch.nn.modules.rnn
     rnn._VF.lstm = _without_onednn(rnn._VF.lstm)
     return library
+
+
+def _product(first: Tensor, second: Tensor) -> Tensor:
+    """Multiply matrices, or stacks of them, by NumPy."""
+    if first.dtype in products.TYPES:
+        return products.multiply(first, second)
+    as_single = first.dtype in (torch.float16, torch.bfloat16)
+    arrays = [(t.float() if as_single else t).detach().resolve_conj() for t in (first, second)]
+    return products.multiply(*(array.resolve_neg() for array in arrays)).to(first.dtype)
+
+
+def _product_and_sum(
+    shift: Tensor, first: Tensor, second: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """Return beta shift + alpha first second; a shift is not read if beta is 0."""
+    product = _product(first, second)
+    if alpha != 1:
+        product.mul_(alpha)
+    return product.add_(shift, alpha=beta) if beta else product
+
+
+PRODUCTS = {
+    **dict.fromkeys(("mm", "bmm"), _product),
+    **dict.fromkeys(("addmm", "baddbmm"), _product_and_sum),
+}
+"""Functions in place of PyTorch's operators for products on the CPU, by their names."""
 
 
 def _replace(library: torch.library.Library, name: str, function: np.ufunc) -> None:

@@ -41,9 +41,7 @@ def test_the_quickstart_is_the_same_as_without_and_an_edit_meanwhile_changes_not
     clustered.until(lambda: clustered.cluster.jobs(clustered.root))
     clustered.edit("config/studies/quickstart.yaml", "lr: 0.05", "lr: 0.5")
     clustered.edit("config/studies/quickstart.yaml", "rounds: 6", "rounds: 3")
-    clustered.edit(
-        "fl/methods/fedprox.py", "proximal_term(self.mu)", "proximal_term(1.5 * self.mu)"
-    )
+    clustered.edit("fl/methods/fedprox.py", "ProximalTerm(self.mu)", "ProximalTerm(1.5 * self.mu)")
     clustered.append("fl/engine/simulate.py", "\nNONSENSE = ")
     said = clustered.end(process)
     jobs = clustered.cluster.jobs(clustered.root)

@@ -117,8 +117,9 @@ def test_any_base_takes_one_and_trains_otherwise_for_it(base: str) -> None:
 def test_where_it_changes_nothing_the_run_is_the_plain_one(name: str) -> None:
     state, rows = worlds.run(altered(name, values=NONE[name], rounds=1), "stacked")
     plain, plain_rows = worlds.run(world("fedavg", "cnn", rounds=1), "stacked")
-    assert worlds.same(worlds.tree(state), worlds.tree(plain))
-    assert worlds.rows_agree(rows, plain_rows, 0.0)
+    # The plain run computes gradients of neighbouring layers at once, and may round otherwise.
+    assert worlds.distance(worlds.tree(state), worlds.tree(plain)) < 1e-12
+    assert worlds.rows_agree(rows, plain_rows, 1e-12)
 
 
 def test_seeds_trained_together_and_resumed_are_those_trained_apart() -> None:

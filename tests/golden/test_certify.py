@@ -111,14 +111,14 @@ def test_names_change_with_numbers_and_with_edits_that_nobody_certified(tmp_path
         return {entry for entry in now if now[entry] != before[entry]}
 
     training, fedprox = "fl/api/training.py", "fl/methods/fedprox.py"
-    project.edit(fedprox, "proximal_term(self.mu)", "proximal_term(1.0 * self.mu)")
+    project.edit(fedprox, "ProximalTerm(self.mu)", "ProximalTerm(1.0 * self.mu)")
     assert renamed() == {"fedprox"}
     project.edit(training, "warmup = training.warmup_rounds", "warmup = 1 * training.warmup_rounds")
     assert renamed() == {"fedavg", "fedprox", "falling"}
     project.certify()
     assert renamed() == set()
 
-    project.edit(fedprox, "proximal_term(1.0 * self.mu)", "proximal_term(1.5 * self.mu)")
+    project.edit(fedprox, "ProximalTerm(1.0 * self.mu)", "ProximalTerm(1.5 * self.mu)")
     project.edit(training, "(1 + math.cos(", "(1.5 + math.cos(")
     assert renamed() == {"fedavg", "fedprox", "falling"}
     told = "- Other numbers, and so other names of runs: method fedprox (version 2), "

@@ -54,12 +54,12 @@ def test_what_decides_no_number_trains_nothing(cloned: Project):
 def test_code_trains_what_uses_it_and_code_of_tables_and_report_makes_them_again(copied: Project):
     before = copied.values()
     method = "fl/methods/fedprox.py"
-    copied.edit(method, "proximal_term(self.mu)", "proximal_term(1.5 * self.mu)")
+    copied.edit(method, "ProximalTerm(self.mu)", "ProximalTerm(1.5 * self.mu)")
     assert copied.trained() == ["fedprox 0", "fedprox 1"]
     after = copied.values()
     assert apart(before, after) == ["fedprox"]
     assert (before["fedprox"]["value"].to_numpy() != after["fedprox"]["value"].to_numpy()).any()
-    copied.edit(method, "proximal_term(1.5 * self.mu)", "proximal_term(self.mu)")
+    copied.edit(method, "ProximalTerm(1.5 * self.mu)", "ProximalTerm(self.mu)")
     earlier = "\n\ndef _earlier_costs(record, store):\n    return {'rounds_before': 77}\n"
     copied.append("fl/report/tables.py", earlier)
     copied.append("fl/report/templates/report.css", "\n.edited { color: #123456; }\n")

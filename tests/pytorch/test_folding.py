@@ -133,9 +133,7 @@ def test_products_of_stacks_are_summed_to_the_bits_of_vmap() -> None:
 
 
 @pytest.mark.parametrize(("inputs", "has_bias"), [((2, 5), True), ((2, 5), False), ((5,), True)])
-def test_a_linear_function_is_one_product(
-    inputs: tuple[int, ...], has_bias: bool
-) -> None:
+def test_a_linear_function_is_one_product(inputs: tuple[int, ...], has_bias: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (
         torch.randn(CLIENTS, *shape, generator=generator) for shape in (inputs, (3, 5), (3,))
