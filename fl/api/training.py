@@ -71,7 +71,7 @@ class Training:
             `dropped`. Dropped clients take no part in the round, but one client always does.
         arithmetic: `portable`: all x86-64 processors since 2013 give the same bits, on one thread;
             `native`: the processor's fastest instructions, whose last bits are its own; `auto`:
-            native for models with large steps (those that say so, such as `resnet18`, `vit` and
+            native for models with large steps (those that say so, such as `resnet18` and
             `transformers`), portable for others. On GPUs, and on processors other than x86-64,
             `portable` changes nothing; a run's record says how it was computed. Data and partitions
             are always made portably.

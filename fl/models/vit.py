@@ -12,7 +12,6 @@ time. The layer before the classifier, for taps, is `norm`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +39,6 @@ class ViT:
     heads: Count = 4
     mlp_ratio: Positive = 2.0
     dropout: Share = 0.0
-
-    arithmetic: ClassVar[str] = "native"
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Build a model of images (channels, height, width) with sides of whole patches."""

@@ -50,9 +50,14 @@ def _transposed(x: Tensor, weight: Tensor) -> Tensor:
 
     OpenBLAS is fastest with the larger number of rows first.
     """
-    if weight.shape[-1] <= x.shape[-2]:
+    rows, columns = x.shape[-2], weight.shape[-1]
+    if columns <= rows:
         return multiply(x, weight)
-    return multiply(weight.mT, x.mT).mT
+    # No view, so that layers may change it in place.
+    strides = (columns * rows, 1, rows)
+    product = torch.empty_strided((len(x), rows, columns), strides, dtype=x.dtype)
+    np.matmul(_array(weight.mT), _array(x.mT), out=product.mT.numpy())
+    return product
 
 
 def is_by_numpy(tensor: Tensor) -> bool:

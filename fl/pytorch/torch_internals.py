@@ -90,7 +90,9 @@ Alternative: the check is made once in `Network.__init__`, outside of all transf
 """
 
 add_lists = torch._foreach_add
+add_lists_ = torch._foreach_add_
 multiply_lists = torch._foreach_mul
+multiply_lists_ = torch._foreach_mul_
 divide_lists = torch._foreach_div
 lerp_lists = torch._foreach_lerp
 addcmul_lists_ = torch._foreach_addcmul_
@@ -99,13 +101,6 @@ sqrt_lists = torch._foreach_sqrt
 """Arithmetic on lists of tensors in few kernels, for the optimizers.
 
 Alternative: a comprehension, which starts a kernel for each tensor.
-"""
-
-
-fused_sgd_ = torch._fused_sgd_
-"""A step of SGD in place, one pass over memory.
-
-Alternative: `torch.optim.SGD`, whose step also keeps a tree of its own.
 """
 
 
