@@ -22,6 +22,17 @@ def add_config_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_words(parser: argparse.ArgumentParser, studies: str) -> None:
+    """Add the studies of a command, and overrides of their keys (`fl.plan.overrides`).
+
+    Args:
+        parser: The parser of the command.
+        studies: What is named, and what is the default.
+    """
+    help = f"{studies}; KEY=VALUE sets a key for this call, such as lr=0.1 or 'seeds=[0, 1]'"
+    parser.add_argument("words", nargs="*", metavar="STUDY | KEY=VALUE", help=help)
+
+
 def printable(text: object) -> str:
     r"""Return a text with escapes for characters that are not visible: ``\x1b``, ``\u202e``."""
     line = str(text)

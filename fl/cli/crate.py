@@ -35,7 +35,7 @@ from fl.base.registry import Documentation
 from fl.base.units import quantity
 from fl.cli.stores import readable
 from fl.data.download import LOCK_FILE as LOCK
-from fl.plan import analyses, config, plan, plan_files, study_files
+from fl.plan import analyses, overrides, plan, plan_files, study_files
 from fl.plan.config import Execution
 from fl.plan.plan import Plan
 from fl.report import references
@@ -154,7 +154,7 @@ def _code(stage: Path, draft: Path, names: Mapping[str, Sequence[str]]) -> None:
 
 
 def _config(target: Path, folder: Path, name: str, planned: Plan) -> None:
-    study, _ = config.read_study(folder, name, Location(name))
+    study = overrides.check_study(folder, name, Location(name)).study
     names = planned.studies[name].names
     sources = {cells.source for cells in study.published}
     sources |= {study.best.source} if study.best else set()

@@ -11,9 +11,9 @@ from fl.base.dataclass_json import from_json
 from fl.base.errors import FedloomError
 from fl.base.files import parse_json
 from fl.base.specs import ComponentSpec, Spec
-from fl.cli.commands import add_config_option, say
+from fl.cli.commands import add_config_option, add_words, say
 from fl.cli.stores import add_run_argument, find_run, readable
-from fl.plan import config
+from fl.plan import config, overrides
 from fl.plan.bundle import Run
 from fl.plan.certification import is_version
 from fl.plan.plan_files import all_files
@@ -51,9 +51,7 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of the command ``name``."""
     add_config_option(parser)
     add_run_argument(parser)
-    parser.add_argument(
-        "studies", nargs="*", help="studies that plan the run (default: those in config.yaml)"
-    )
+    add_words(parser, "studies that plan the run (default: those in config.yaml)")
     parser.set_defaults(run=_explain)
 
 
@@ -64,7 +62,7 @@ def _explain(parsed: argparse.Namespace) -> None:
     if not any(run.startswith(parsed.run_prefix) for run in {*planned, *store.runs()}):
         from fl.cli import studies
 
-        names = config.split_names(parsed.studies) or settings.studies
+        names = overrides.resolve(parsed.config, parsed.words) or settings.studies
         required = studies.find_required_runs(parsed.config, names)
         planned = required.runs
         remarks = required.remarks

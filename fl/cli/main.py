@@ -151,10 +151,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         unknown = unknown_name(Location("the command line"), "command", words[0], names)
         say(f"error: {unknown}", file=sys.stderr)
         return USAGE_ERROR
-    parsed = parser(words[0] if words else "").parse_args(
-        words, argparse.Namespace(snakemake=snakemake)
-    )
+    program = parser(words[0] if words else "")
+    parsed, others = program.parse_known_args(words, argparse.Namespace(snakemake=snakemake))
+    if others and (not hasattr(parsed, "words") or any(w.startswith("-") for w in others)):
+        hint = _hint(words, others) if hasattr(parsed, "words") else ""
+        program.error(f"unrecognized arguments: {' '.join(others)}{hint}")
     try:
+        if others:  # Words behind an option.
+            parsed.words += others
         return int(parsed.run(parsed) or 0)
     except FedloomError as error:
         for line in f"error: {error}".split("\n"):
@@ -169,6 +173,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         say(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
     return 1
+
+
+def _hint(words: Sequence[str], others: Sequence[str]) -> str:
+    """Return how to set a key that is written as an option: ``--lr 0.1``."""
+    option = next(word for word in others if word.startswith("-"))
+    key, _, value = option.lstrip("-").partition("=")
+    value = value or next(iter(words[words.index(option) + 1 :]), "VALUE")
+    return f". Try: {key}={value}, to set a key of the study"
 
 
 def parser(command: str) -> argparse.ArgumentParser:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
 from fl import report
 from fl.base.errors import FedloomError, Location, unknown_name
-from fl.cli.commands import add_config_option, say
+from fl.base.units import quantity
+from fl.cli.commands import add_config_option, add_words, say
 from fl.cli.stores import readable
-from fl.plan import config, plan, plan_files, result_paths
+from fl.plan import config, overrides, plan, plan_files, result_paths
 from fl.plan.study_plan import StudyPlan
 from fl.report import analysis_results, partitions, result_files, result_lines, tables
 from fl.report.facts import Facts, read_partitions
@@ -25,7 +27,7 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
         parser.add_argument("name", help="its name or id in results/plan")
         parser.set_defaults(run=_tables if name == "tables" else _analyse)
         return
-    parser.add_argument("study", nargs="?", help="its name (default: the only one of config.yaml)")
+    add_words(parser, "one study (default: the only one of config.yaml)")
     parser.add_argument(
         "--planned", action="store_true", help="use the plan that Snakemake wrote, not the config"
     )
@@ -38,13 +40,15 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def show(parsed: argparse.Namespace) -> None:
-    """Print the result table of ``parsed.study``."""
-    settings, study = _study_plan(parsed)
+    """Print the result table of the study that ``parsed.words`` name."""
+    settings, name, study = _study_plan(parsed)
     if parsed.only:
+        count = len(study.runs)
         study = selection.parse(parsed.only).study(study)
+        say(f"{len(study.runs)} of {quantity(count, 'run')}, by --only {' '.join(parsed.only)}")
     if parsed.table:
         results, store = Path(settings.results), readable(settings.store).root
-        for line in report.table(parsed.study, parsed.table, results, store, study).splitlines():
+        for line in report.table(name, parsed.table, results, store, study).splitlines():
             say(line)
         return
     rows, runs = tables.collect(study, readable(settings.store).root)
@@ -53,21 +57,21 @@ def show(parsed: argparse.Namespace) -> None:
         say(line)
     for note in partitions.notes(Path(settings.results), study):
         say(note)
-    page = result_paths.page(Path(settings.results), parsed.study)
-    problem = result_paths.page_problem(Path(settings.results), parsed.study, study.hash)
+    page = result_paths.page(Path(settings.results), name)
+    problem = result_paths.page_problem(Path(settings.results), name, study.hash)
     mark = f" ({problem}; `snakemake` makes it again)" if problem else ""
     say(
         f"report: {page}{mark}"
         if page.exists()
-        else f"no report yet. Try: fedloom report {page.stem}"
+        else f"no report yet. Try: fedloom report {shlex.join(overrides.as_words(name))}"
     )
 
 
 def _report(parsed: argparse.Namespace) -> None:
-    settings, study = _study_plan(parsed)
+    settings, name, study = _study_plan(parsed)
     results, store = Path(settings.results), Path(settings.store)
     say(_count_stored(study, readable(store)))
-    for path in report.build(parsed.study, results, store, study):
+    for path in report.build(name, results, store, study):
         say(path)
 
 
@@ -77,32 +81,36 @@ def _count_stored(study: StudyPlan, store: Store) -> str:
     return f"{sum(map(store.has, runs))} of {len(runs)} runs stored"
 
 
-def _study_plan(parsed: argparse.Namespace) -> tuple[config.Settings, StudyPlan]:
-    """Return the settings and a study's plan by the config, or the plan that Snakemake wrote."""
+def _study_plan(parsed: argparse.Namespace) -> tuple[config.Settings, str, StudyPlan]:
+    """Return settings, name and plan of a study by the config, or as Snakemake wrote the plan."""
     settings = config.read_settings(parsed.config)
-    if parsed.study is None:
-        if len(settings.studies) != 1:
+    if parsed.planned and len(parsed.words) == 1:
+        [name] = parsed.words  # Also one with a hash of overrides.
+    else:
+        names = overrides.resolve(parsed.config, parsed.words) or settings.studies
+        if len(names) != 1:
+            problem = f"{len(names) if parsed.words else 'no'} studies are named, and not one"
             listed = ", ".join(settings.studies)
-            raise FedloomError("the command line: the name of a study is missing", listed)
-        [parsed.study] = settings.studies
+            raise FedloomError(f"{overrides.COMMAND_LINE}: {problem}", listed)
+        [name] = names
     if parsed.planned:
-        config.check_name(parsed.study, Location("the command line"))
-        return settings, plan_files.read_study(settings.results, parsed.study)
+        overrides.check_name(name)
+        return settings, name, plan_files.read_study(settings.results, name)
     try:
-        planned = plan.read(parsed.config, [parsed.study])
+        planned = plan.read(parsed.config, [name])
     except FedloomError:
-        config.check_name(parsed.study, Location("the command line"))
-        if plan_files.file_of(settings.results, "studies", parsed.study).exists():
+        overrides.check_name(name)
+        if plan_files.file_of(settings.results, "studies", name).exists():
             say("--planned goes by the plan that is stored already, without the config", sys.stderr)
         raise
     plan.supply(planned.runs, settings)
-    return settings, planned.studies[parsed.study]
+    return settings, name, planned.studies[name]
 
 
 def _tables(parsed: argparse.Namespace) -> None:
     settings = config.read_settings(parsed.config)
     results = Path(settings.results)
-    config.check_name(parsed.name, Location("the command line"))
+    overrides.check_name(parsed.name)
     study = plan_files.read_study(settings.results, parsed.name)
     result_files.write(study, Path(settings.store), results)
 

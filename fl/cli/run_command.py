@@ -6,6 +6,7 @@ The terminal shows the progress of runs and the results; what Snakemake prints g
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -13,10 +14,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fl.base.errors import EXIT_INTERRUPTED, FedloomError, Location
+from fl.base.errors import EXIT_INTERRUPTED, FedloomError
 from fl.base.files import disk_errors
-from fl.cli.commands import add_config_option, say
-from fl.plan import config
+from fl.cli.commands import add_config_option, add_words, say
+from fl.plan import config, overrides
 from fl.workflow import selection
 from fl.workflow.monitor import FAILED, TERMINAL_VARIABLE
 
@@ -33,7 +34,7 @@ CONFIG_OPTIONS = ("--config", "-C")
 def add(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of the command ``name``."""
     add_config_option(parser)
-    parser.add_argument("studies", nargs="*", help="studies (default: those in config.yaml)")
+    add_words(parser, "studies (default: those in config.yaml)")
     selection.add_option(parser)
     parser.epilog = (
         "Words behind -- are for Snakemake, whose lines are then shown: "
@@ -43,18 +44,20 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def snakemake_words(
-    studies: Sequence[str], only: Sequence[str], folder: Path, added: Sequence[str]
+    studies: list[str], only: Sequence[str], folder: Path, added: Sequence[str]
 ) -> list[str]:
     """Return the arguments of Snakemake.
 
     Args:
-        studies: Names of studies.
+        studies: Names of studies, and overrides.
         only: What to select of them.
         folder: Config folder.
         added: The user's arguments of Snakemake.
     """
     words = ["selected"] if only else []
-    pairs = [f"studies={','.join(studies)}"] if studies else []
+    # Snakemake reads JSON as a list, in which overrides may have spaces and commas.
+    listed = json.dumps(studies) if any("=" in word for word in studies) else ",".join(studies)
+    pairs = [f"studies={listed}"] if studies else []
     pairs += [f"only={';'.join(only)}"] if only else []
     pairs += [f"config={folder}"] if folder != Path("config") else []
     index = next((i + 1 for i, word in enumerate(added) if word in CONFIG_OPTIONS), None)
@@ -66,9 +69,9 @@ def snakemake_words(
 
 
 def _run(parsed: argparse.Namespace) -> int:
-    names = config.split_names(parsed.studies)
-    _check(parsed, names)
-    words = snakemake_words(names, parsed.only, parsed.config, parsed.snakemake)
+    names = _checked_names(parsed)
+    studies = [word for listed in overrides.split(parsed.words) for word in listed]
+    words = snakemake_words(studies, parsed.only, parsed.config, parsed.snakemake)
     log = None if parsed.snakemake else _new_log(Path(config.read_settings(parsed.config).results))
     status = _snakemake(words, log)
     if status > 0 and log:
@@ -80,7 +83,8 @@ def _run(parsed: argparse.Namespace) -> int:
     from fl.cli.results import show  # Snakemake need not wait for what only reports import.
 
     for study in names or config.read_settings(parsed.config).studies:
-        show(argparse.Namespace(**{**vars(parsed), "study": study, "planned": False, "table": ""}))
+        words = overrides.as_words(study)
+        show(argparse.Namespace(**{**vars(parsed), "words": words, "planned": False, "table": ""}))
     return 0
 
 
@@ -136,8 +140,8 @@ def _last_lines(log: Path) -> Iterator[str]:
     yield from text.partition(f"{FAILED}\n")[0].rstrip().splitlines()[-LAST_LINES:]
 
 
-def _check(parsed: argparse.Namespace, names: Sequence[str]) -> None:
-    """Raise an error for what Snakemake would say in words of its own."""
+def _checked_names(parsed: argparse.Namespace) -> list[str]:
+    """Return the studies, or raise an error for what Snakemake would say in words of its own."""
     if not Path("Snakefile").exists():
         raise FedloomError("Snakefile: does not exist in this folder", advice="fedloom init")
     if not config.is_installed("snakemake"):
@@ -145,5 +149,8 @@ def _check(parsed: argparse.Namespace, names: Sequence[str]) -> None:
             "Snakemake is not installed", advice="python -m pip install 'fedloom[workflow]'"
         )
     selection.parse(parsed.only)
+    names = overrides.resolve(parsed.config, parsed.words)
     for name in names:
-        config.read_study(parsed.config, name, Location("the command line"))
+        for note in overrides.check_study(parsed.config, name, overrides.COMMAND_LINE).notes:
+            say(f"{name}: {note}", file=sys.stderr)
+    return names

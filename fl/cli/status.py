@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from fl.cli.commands import add_config_option, say
+from fl.cli.commands import add_config_option, add_words, say
 from fl.cli.stores import readable
-from fl.plan import config
+from fl.plan import config, overrides
 from fl.workflow import status
 from fl.workflow.estimate import Rates
 
@@ -15,7 +15,7 @@ from fl.workflow.estimate import Rates
 def add(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of the command ``name``."""
     add_config_option(parser)
-    parser.add_argument("studies", nargs="*", help="studies of the plan (default: all of it)")
+    add_words(parser, "studies of the plan (default: all of it)")
     parser.set_defaults(run=_status)
 
 
@@ -23,7 +23,7 @@ def _status(parsed: argparse.Namespace) -> None:
     settings = config.read_settings(parsed.config)
     store = readable(settings.store)
     results = Path(settings.results)
-    names = config.split_names(parsed.studies)
+    names = overrides.resolve(parsed.config, parsed.words)
     statuses = status.run_statuses(status.bundles(results, names), store, results)
     say(f"plan of {', '.join(names or status.studies(results))}")
     for line in (*status.lines(statuses, Rates(store)), *status.report_lines(results, names)):

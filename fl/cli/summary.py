@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from fl.base.hashes import digest
 from fl.base.units import duration, quantity, values_text
-from fl.cli.commands import add_config_option, say
+from fl.cli.commands import add_config_option, add_words, say
 from fl.cli.stores import readable
-from fl.plan import analyses, certification, config
+from fl.plan import analyses, certification, overrides
 from fl.plan import plan as plans
 from fl.plan.bundle import Bundle, Run, missing_runs
 from fl.plan.plan import Plan
@@ -40,9 +40,7 @@ ARCHIVE = "archive"
 def add(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of the command ``name``."""
     add_config_option(parser)
-    parser.add_argument(
-        "studies", nargs="*", help="studies, also as a,b (default: those in config.yaml)"
-    )
+    add_words(parser, "studies, also as a,b (default: those in config.yaml)")
     parser.add_argument("--runs", action="store_true", help="list every draw and run")
     parser.add_argument(
         "--write", action="store_true", help="write results/plan, as Snakemake does too"
@@ -52,7 +50,7 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def _plan(parsed: argparse.Namespace) -> None:
-    names = config.split_names(parsed.studies)
+    names = overrides.resolve(parsed.config, parsed.words)
     if parsed.write:
         current_plan = plans.make(parsed.config, names, to_write=True)
         plans.write(current_plan)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fl.base import arithmetic
 from fl.base.errors import EXIT_LEFT, FedloomError
@@ -20,9 +20,9 @@ from fl.plan import config
 from fl.store.store import Store
 
 with loading():
-    from fl.plan import bundle
+    from fl.plan import bundle, plan_files
     from fl.runner import job_processes, slurm
-    from fl.workflow import submission
+    from fl.workflow import selection, submission
 
 if TYPE_CHECKING:
     from fl.plan.bundle import Bundle
@@ -36,12 +36,18 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
         "specs", metavar="SPEC", nargs="+", type=Path, help="results/plan/bundles/<bundle>.json"
     )
     parser.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
+    parser.add_argument(
+        "--job", type=Path, help="results/plan/jobs/<job>.json: train only the runs of this job"
+    )
     parser.add_argument("--log", type=Path, help="its log file; every attempt keeps a copy")
     parser.set_defaults(run=_train)
 
 
 def _train(parsed: argparse.Namespace) -> int:
     bundles = [bundle.read(path) for path in parsed.specs]
+    if parsed.job:
+        runs = cast("list[str]", plan_files.read_checked(parsed.job)["runs"])
+        bundles = list(selection.parts(bundles, runs))
     store = Store(parsed.store or Path(config.read_settings(parsed.config).store))
     if job_processes.is_team_member():
         with loading():
@@ -65,6 +71,7 @@ def _train(parsed: argparse.Namespace) -> int:
     processes = max(planned.execution.processes for planned in incomplete)
     if processes > 1:
         words = ["-P", "-m", "fl", "train", *map(str, parsed.specs), "--store", str(store.root)]
+        words += ["--job", str(parsed.job)] if parsed.job else []
         return job_processes.launch(processes, [*words, *(["--log", str(log)] if log else [])])
     return _train_missing(bundles, store, log)
 

@@ -18,7 +18,7 @@ from fl.notebook import keys
 from fl.notebook.display import Function, short_traceback, warn
 from fl.notebook.result import Result
 from fl.plan import config as config_files
-from fl.plan import plan, study_files
+from fl.plan import overrides, plan, study_files
 from fl.plan.config import Settings
 
 FOLDER = Path("config")
@@ -164,7 +164,7 @@ def load(study: str, config: str | Path | None = None) -> Result:
         FedloomError: If the study does not exist, or cannot be planned.
     """
     folder = Path(config or FOLDER)
-    config_files.read_study(folder, study, Location("fl.load"))
+    overrides.check_study(folder, study, Location("fl.load"))
     planned = plan.read(folder, [study])
     plan.supply(planned.runs, planned.settings)
     return Result(planned.studies[study], planned.bundles, planned.settings)

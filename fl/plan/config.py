@@ -282,12 +282,14 @@ class Draft:
         wrong_keys: The keys, those of ``training`` included, that are wrong, or stand under a
             misspelt name.
         errors: What is wrong with them.
+        notes: What its author should know of it.
     """
 
     study: Study
     location: Location
     wrong_keys: frozenset[str] = frozenset()
     errors: tuple[ConfigError, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -448,12 +450,22 @@ def read_draft(folder: Path, name: str, location: Location) -> Draft:
     Raises:
         ConfigError: For a study that does not exist, or whose file cannot be read.
     """
+    return parse_draft(*read_values(folder, name, location))
+
+
+def read_values(folder: Path, name: str, location: Location) -> tuple[dict[str, Any], Location]:
+    """Return the keys of a study as they are written, and the location of its file.
+
+    Arguments and errors are those of `read_draft`.
+    """
     check_name(name, location)
     path = study_files.file(folder, name)
     if not path.exists():
-        names = study_files.files(folder)
-        raise unknown_name(location, "study", name, names, "fedloom studies")
-    return parse_draft(read_yaml(path), Location(os.path.relpath(path)))
+        names, advice = study_files.files(folder), "fedloom studies"
+        if name in {*fields.fields(Study), *fields.fields(Training)}:
+            advice = f"{name}=VALUE, if the key of a study is meant"
+        raise unknown_name(location, "study", name, names, advice)
+    return read_yaml(path), Location(os.path.relpath(path))
 
 
 def unknown_key(location: Location, key: str, names: Iterable[str]) -> ConfigError:

@@ -312,6 +312,7 @@ def expand(
         parameters=findings.parameters,
         heads=findings.heads,
         notes=[
+            *draft.notes,
             *dict.fromkeys(findings.notes),
             *budget_notes(components.entries, findings.without_passes),
             *_native_notes(runs, components.entries),

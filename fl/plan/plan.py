@@ -23,7 +23,7 @@ from fl.base.files import check_writable
 from fl.base.specs import ComponentSpec
 from fl.base.units import quantity
 from fl.data.download import LOCK_FILE as LOCK
-from fl.plan import config, plan_files
+from fl.plan import config, overrides, plan_files
 from fl.plan.bundle import Bundle, Run
 from fl.plan.config import Draft, Execution, Settings
 from fl.plan.plan_files import IndexedBundle, IndexedStudy, PlanIndex, PlannedPartition
@@ -95,7 +95,7 @@ def make(
         drafts = {}
         for name in names:
             with problems.collected():
-                drafts[name] = config.read_draft(folder, name, location)
+                drafts[name] = overrides.read_draft(folder, name, location)
         if not drafts:
             problems.raise_all()
     if checked:
@@ -112,7 +112,7 @@ def make(
         with problems.collected():
             expansion = expand(
                 folder=folder,
-                name=name,
+                name=str(name),
                 draft=draft,
                 execution=settings.execution,
                 own_files=own_files,
@@ -167,9 +167,10 @@ def read(folder: Path, studies: Sequence[str] = (), checked: bool = True) -> Pla
 def read_index(folder: Path, studies: Sequence[str] = ()) -> PlanIndex:
     """Return the index of the written plan; it is made and written first unless it is current.
 
-    Arguments and errors are those of `make`. Snakemake reads nothing else of a plan.
+    Arguments and errors are those of `make`; names may be followed by overrides. Snakemake reads
+    nothing else of a plan.
     """
-    studies = config.split_names(studies)
+    studies = overrides.resolve(folder, studies)
     settings, names = _right_request(folder, studies)
     index = plan_files.read_current_index(folder, settings)
     if index is None or [*index.studies] != names:

@@ -51,9 +51,12 @@ def tracks(folder: Path) -> dict[str, str]:
 def file(folder: Path, name: str) -> Path:
     """Return the file of a study; for an unknown name the path that a new study would have.
 
+    A name may have overrides behind a comma (`fl.plan.overrides`).
+
     Raises:
         ConfigError: If two files have this name.
     """
+    name = name.partition(",")[0]
     direct = folder / FOLDER / f"{name}.yaml"
     paths = [direct] if direct.exists() else []
     paths += sorted(path for path in _paths(folder, direct.name) if path != direct)

@@ -67,6 +67,7 @@ class Job:
         execution: What it asks for.
         store: Folder of the runs.
         most_mb: Memory of the largest node in MiB; None if nodes are unknown.
+        is_part: Whether it trains only these runs, and no others of the bundles.
     """
 
     job: str
@@ -79,6 +80,7 @@ class Job:
     execution: Execution
     store: str = ""
     most_mb: int | None = None
+    is_part: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def form_jobs(
     merge: bool | Machine = False,
     readers: Mapping[str, Sequence[str]] | None = None,
     nodes: Sequence[Node] = (),
+    is_part: bool = False,
 ) -> Iterator[Job]:
     """Yield the jobs that train bundles.
 
@@ -111,14 +114,18 @@ def form_jobs(
         readers: The studies that wait for each bundle. On one machine only bundles with the same
             readers are merged, so that a run that fails is missed only by those who read it.
         nodes: Resources of the cluster's nodes, as far as they are known.
+        is_part: Whether the bundles may have other runs, which are not to be trained.
     """
     groups = [[name] for name in bundles]
     if merge:
         groups = list(_merged(bundles, store, merge, readers or {}))
     titles = [_title([bundles[name].title for name in group]) for group in groups]
-    names = [_name(title, group) for title, group in zip(titles, groups, strict=True)]
+    runs = [[m.run for n in group for m in missing_runs(bundles[n], store)] for group in groups]
+    # A job of a part has a name of its own, as one of the whole may be in a queue.
+    members_of = [[*g, *r] if is_part else g for g, r in zip(groups, runs, strict=True)]
+    names = list(map(_name, titles, members_of))
     job_of = {bundle: job for job, group in zip(names, groups, strict=True) for bundle in group}
-    for job, title, group in zip(names, titles, groups, strict=True):
+    for job, title, group, missing in zip(names, titles, groups, runs, strict=True):
         members = [bundles[name] for name in group]
         starts = {start for bundle in members for start in bundle.after}
         predecessors = {job_of[start] for start in starts if start in job_of}
@@ -127,13 +134,14 @@ def form_jobs(
             job=job,
             title=title,
             bundles=group,
-            runs=[member.run for bundle in members for member in missing_runs(bundle, store)],
+            runs=missing,
             datasets=sorted({bundle.dataset for bundle in members}),
             partitions=sorted({bundle.partition for bundle in members}),
             after=sorted(predecessors - {job}),
             execution=execution,
             store=str(store.root),
             most_mb=_largest_memory(nodes, execution.slurm_partition),
+            is_part=is_part,
         )
 
 
@@ -163,9 +171,9 @@ def _shortened(names: Sequence[str], limit: int = 3) -> str:
     return ", ".join(names[:limit]) + remainder
 
 
-def _name(title: str, group: Sequence[str]) -> str:
+def _name(title: str, members: Sequence[str]) -> str:
     words = re.sub(r"[^a-z0-9]+", "-", title.lower())[:60].strip("-")
-    return f"{words or 'job'}-{identity.digest(sorted(group))}"
+    return f"{words or 'job'}-{identity.digest(sorted(members))}"
 
 
 def _merged(

@@ -20,6 +20,7 @@ from pathlib import Path
 from fl.base import files
 from fl.base.files import disk_errors
 from fl.plan import analyses, plan_files, result_paths
+from fl.plan.bundle import missing_runs
 from fl.plan.plan_files import IndexedBundle, PlanIndex
 from fl.store.store import Store
 from fl.workflow import jobs, selection
@@ -44,7 +45,7 @@ def write_jobs(
     Args:
         plan: The plan.
         merge: How bundles are merged into jobs, see `fl.workflow.jobs.form_jobs`.
-        selected: Bundles that may be trained, see `selected_bundles`; by default all.
+        selected: Runs that may be trained, see `selected_runs`; by default all.
 
     Returns:
         Job by bundle, for bundles with missing runs; and the files that Snakemake must make again,
@@ -61,9 +62,7 @@ def write_jobs(
     _renew(outdated_input(results), outdated)
     job_by_bundle: dict[str, str] = {}
     incomplete = [name for name in is_complete if not is_complete[name]]
-    if selected is not None:
-        incomplete = [name for name in incomplete if name in selected]
-    for job in _jobs(plan, incomplete, store, merge):
+    for job in _jobs(plan, incomplete, store, merge, selected):
         job_by_bundle |= dict.fromkeys(job.bundles, job.job)
         with disk_errors(results / "markers"):
             marker(results, job.job).unlink(missing_ok=True)
@@ -71,8 +70,8 @@ def write_jobs(
     return job_by_bundle, {*outdated}
 
 
-def selected_bundles(plan: PlanIndex, only: Sequence[str]) -> set[str]:
-    """Return the bundles of selected runs, and those from which these start.
+def selected_runs(plan: PlanIndex, only: Sequence[str]) -> set[str]:
+    """Return the ids of selected runs, and of those from which these start.
 
     Args:
         plan: The plan.
@@ -82,7 +81,7 @@ def selected_bundles(plan: PlanIndex, only: Sequence[str]) -> set[str]:
         FedloomError: If nothing is selected, or a name does not exist.
     """
     studies = [plan_files.read_study(plan.settings.results, name) for name in plan.studies]
-    return selection.parse(only).bundles(studies, plan.bundles)
+    return selection.parse(only).needed(studies)
 
 
 def read_job(results: Path, name: str) -> Job:
@@ -95,12 +94,20 @@ def read_job(results: Path, name: str) -> Job:
 
 
 def _jobs(
-    plan: PlanIndex, incomplete: Iterable[str], store: Store, merge: bool | jobs.Machine
+    plan: PlanIndex,
+    incomplete: Iterable[str],
+    store: Store,
+    merge: bool | jobs.Machine,
+    selected: Collection[str] | None,
 ) -> Iterator[Job]:
     settings = plan.settings
     bundles = {name: plan_files.read_bundle(settings.results, name) for name in incomplete}
+    if selected is not None:
+        parts = selection.parts(bundles.values(), selected)
+        bundles = {part.bundle: part for part in parts if missing_runs(part, store)}
     readers = jobs.readers({name: study.bundles for name, study in plan.studies.items()})
-    return jobs.form_jobs(bundles, store, merge, readers, settings.nodes)
+    is_part = selected is not None
+    return jobs.form_jobs(bundles, store, merge, readers, settings.nodes, is_part)
 
 
 def outdated_input(results: Path) -> Path:

@@ -72,8 +72,8 @@ class ProgressMonitor(threading.Thread):
             output: Function that prints a line.
             pause: Seconds between two looks.
             stop_workflow: Function that stops Snakemake for a reason, if no job can begin.
-            selected: Bundles whose runs are counted (`fl.workflow.markers.selected_bundles`); None:
-                all of the plan.
+            selected: Runs that are counted (`fl.workflow.markers.selected_runs`); None: all of the
+                plan.
         """
         super().__init__(daemon=True)
         self._results, self._store = Path(settings.results), Store(Path(settings.store))
@@ -144,7 +144,7 @@ def print_failures_at_exit(
     Args:
         settings: Settings of the plan.
         output: Function that prints a line.
-        selected: Bundles whose runs are listed; None: all of the plan.
+        selected: Runs that may be listed; None: all of the plan.
     """
     results, store = Path(settings.results), Store(Path(settings.store))
 

@@ -63,7 +63,9 @@ def name_jobs(executor: Any, studies: Iterable[str]) -> None:
     """
     names = list(studies)
     suffix = f"-and-{len(names) - 1}-more" if len(names) > 1 else ""
-    executor.run_uuid = f"{names[0][:40]}{suffix}_{executor.run_uuid}"
+    # Snakemake asks Slurm for jobs by name, where a comma would divide names.
+    first = re.sub(r"[^\w.-]+", "-", names[0])[:40]
+    executor.run_uuid = f"{first}{suffix}_{executor.run_uuid}"
 
 
 def install(results: Path) -> Path | None:

@@ -1,31 +1,26 @@
-"""Selection of a study's runs by method, data set and model: ``--only method=ditto``."""
+"""Selection of a study's runs by method, data set, model, seed and draw: ``--only seed=0``."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fl.base.errors import ConfigError, Location, unknown_name
-from fl.plan.bundle import Run
+from fl.plan.bundle import Bundle, Run
 from fl.plan.study_plan import StudyPlan
 
 if TYPE_CHECKING:  # Commands that only read a plan start without what makes one.
     from fl.plan.plan import Plan
 
-SELECTION_KEYS = ("method", "dataset", "model")
+SELECTION_KEYS = ("method", "dataset", "model", "seed", "draw")
 """Keys by which runs can be selected."""
 
+NUMBERED = ("seed", "draw")
+"""Those whose names are numbers."""
+
 OPTION_LOCATION = Location("the command line") / "--only"
-
-
-class _Bundle(Protocol):
-    """A bundle, or its entry in a plan's index, as far as its starts are concerned."""
-
-    @property
-    def after(self) -> Collection[str]:
-        """Ids of the bundles from whose runs its runs start."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +46,10 @@ class Selection:
         for key, names in self.names.items():
             existing = {name for run in study.runs for name in _names(run, key)}
             for name in names:
+                if name not in existing and key in NUMBERED:
+                    problem = f"no run of {study.study} has {key} {name}"
+                    listed = sorted(existing, key=lambda text: (len(text), text))
+                    raise ConfigError(OPTION_LOCATION / key, problem, ", ".join(listed))
                 if name not in existing:
                     raise unknown_name(OPTION_LOCATION / key, f"{key} of the study", name, existing)
         selected = [
@@ -66,19 +65,15 @@ class Selection:
         """Return the plan of a study with the selected runs alone."""
         return replace(study, runs=self.runs(study)) if self else study
 
-    def bundles(self, studies: Iterable[StudyPlan], bundles: Mapping[str, _Bundle]) -> set[str]:
-        """Return the bundles of the selected runs, and those from which these start.
-
-        Args:
-            studies: The studies.
-            bundles: All bundles of the studies by id.
-        """
-        needed = set[str]()
-        new = {run.bundle for study in studies for run in self.runs(study)}
+    def needed(self, studies: Iterable[StudyPlan]) -> set[str]:
+        """Return the ids of the selected runs of studies, and of those from which these start."""
+        studies, needed = [*studies], set[str]()
+        starts = {run.run: run.start for study in studies for run in study.runs}
+        new = {run.run for study in studies for run in self.runs(study)}
         while new:
             needed |= new
-            new = {start for name in new for start in bundles[name].after} - needed
-        return needed & {*bundles}
+            new = {start for name in new if (start := starts.get(name))} - needed
+        return needed
 
 
 def add_option(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +83,8 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=NAME",
-        help="only these runs: method=NAME[,NAME], dataset=NAME or model=NAME; can be repeated",
+        help="only these runs: method=NAME[,NAME], seed=0[,1], draw=3 (the seed of the partition), "
+        "dataset=NAME or model=NAME; can be repeated",
     )
 
 
@@ -103,24 +99,39 @@ def parse(texts: Sequence[str]) -> Selection:
         key, _, value = text.partition("=")
         if key not in SELECTION_KEYS:
             raise unknown_name(OPTION_LOCATION, "key", key, SELECTION_KEYS)
-        added = tuple(filter(None, value.split(",") if key == "method" else [value]))
+        is_list = key in ("method", *NUMBERED)
+        added = tuple(filter(None, value.split(",") if is_list else [value]))
         if not added:
             raise ConfigError(OPTION_LOCATION / key, "has no name", advice=f"--only {key}=NAME")
         names[key] = (*names.get(key, ()), *added)
     return Selection(names)
 
 
-def _names(run: Run, key: str) -> tuple[str, str]:
-    """Return the text of a run's method, data set or model, and its name without keys."""
+def _names(run: Run, key: str) -> tuple[str, ...]:
+    """Return the text of a run's method, data set or model, and its name without keys.
+
+    A draw has the seed of the partition, or of the data set if only that is drawn.
+    """
+    if key == "seed":
+        return (str(run.seed),)
+    if key == "draw":
+        return (run.draw.rpartition(" ")[2] or str(run.spec["partition"].get("seed", "")),)
     text = {"method": run.method, "dataset": run.dataset, "model": run.model}[key]
     return text, text.partition("(")[0]
 
 
 def select(plan: Plan, selection: Selection) -> Plan:
-    """Return a plan with the selected runs alone, and the bundles that these need."""
-    names = selection.bundles(plan.studies.values(), plan.bundles)
+    """Return a plan with the selected runs alone, and the bundles of what these need."""
+    needed = selection.needed(plan.studies.values())
     return replace(
         plan,
         studies={name: selection.study(study) for name, study in plan.studies.items()},
-        bundles={name: bundle for name, bundle in plan.bundles.items() if name in names},
+        bundles={bundle.bundle: bundle for bundle in parts(plan.bundles.values(), needed)},
     )
+
+
+def parts(bundles: Iterable[Bundle], runs: Collection[str]) -> Iterator[Bundle]:
+    """Yield bundles with some runs alone, without those that have none of these."""
+    for bundle in bundles:
+        if members := [run for run in bundle.runs if run.run in runs]:
+            yield replace(bundle, runs=members)

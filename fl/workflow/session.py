@@ -49,7 +49,7 @@ class Session:
         plan: The plan.
         job_by_bundle: Job of each bundle with missing runs.
         outdated: Tables and reports that must be made again.
-        selected: Bundles that ``only`` selects; None: all.
+        selected: Runs that ``only`` selects; None: all.
     """
 
     workflow: Any
@@ -138,7 +138,7 @@ class Session:
             FedloomError: If ``only`` selects nothing, or a file cannot be written.
         """
         if only:
-            self.selected = markers.selected_bundles(self.plan, only.split(";"))
+            self.selected = markers.selected_runs(self.plan, only.split(";"))
         merge = _merge_policy(self.workflow, self.is_for_cluster)
         self.job_by_bundle, self.outdated = markers.write_jobs(self.plan, merge, self.selected)
         if self.job_by_bundle and self.is_for_cluster:
@@ -221,8 +221,8 @@ def begin(workflow: Any, config: Mapping[str, Any], code: str, logger: logging.L
 
 
 def _studies(names: Any) -> list[str]:
-    """Return the names of studies: of a list, or of a text with commas."""
-    listed = names if isinstance(names, list) else str(names or "").split(",")
+    """Return the names of studies, and overrides: of a list, or of a text with commas."""
+    listed = names if isinstance(names, list) else [str(names or "")]
     return [str(name) for name in listed if name]
 
 

@@ -22,7 +22,7 @@ from fl.plan.plan_files import PlanIndex
 from fl.runner import slurm
 from fl.store.store import Store
 from fl.store.workspace import Attempt
-from fl.workflow import submission
+from fl.workflow import selection, submission
 from fl.workflow.estimate import Rates
 from fl.workflow.submission import JobState
 
@@ -87,7 +87,7 @@ def bundles(
     Args:
         results: Folder of the results.
         names: Studies whose bundles are wanted; by default all.
-        selected: Ids of the bundles that may be returned; None: all.
+        selected: Ids of the runs that may be in them; None: all.
 
     Raises:
         FedloomError: If there is no plan, it cannot be read, or lacks one of the studies.
@@ -97,11 +97,12 @@ def bundles(
         if name not in index.studies:
             raise unknown_name(Location("the command line"), "planned study", name, index.studies)
     named_bundles = {bundle for name in names for bundle in index.studies[name].bundles}
-    return [
+    planned = [
         plan_files.read_bundle(results, name)
         for name in index.bundles
-        if (name in named_bundles or not names) and (selected is None or name in selected)
+        if name in named_bundles or not names
     ]
+    return planned if selected is None else list(selection.parts(planned, selected))
 
 
 def studies(results: Path) -> list[str]:

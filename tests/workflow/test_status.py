@@ -193,7 +193,7 @@ def test_a_watch_counts_the_selected_runs_alone(
     counts = {}
     for only in ("method=local", "method=ft"):
         said: list[str] = []
-        selected = markers.selected_bundles(planned, [only])
+        selected = markers.selected_runs(planned, [only])
         watching = monitor.ProgressMonitor(planned.settings, said.append, selected=selected)
         watching.stop()
         watching.start()

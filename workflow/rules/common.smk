@@ -23,7 +23,7 @@ resource_scopes:
 
 wildcard_constraints:
     job="[a-z0-9-]+",
-    study=r"((?!\.runs)[\w.-])+",
+    study=r"((?!\.runs\.)[\w.,=+\[\]-])+",
     partition=r"[\w-]+-[0-9a-f]{16}",
     dataset=r"[\w-]+-[0-9a-f]{16}",
     analysis=r"[\w-]+-[0-9a-f]{16}",

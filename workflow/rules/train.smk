@@ -21,6 +21,11 @@ rule train:
             str(plan_files.file_of(RESULTS, "bundles", name))
             for name in job(wildcards).bundles
         ],
+        part=lambda wildcards: (
+            ["--job", str(plan_files.file_of(RESULTS, "jobs", wildcards.job))]
+            if job(wildcards).is_part
+            else []
+        ),
     message:
         "train {params.title}, log {log}, cores={threads}, gpu={resources.gpu}"
         + (
@@ -31,4 +36,4 @@ rule train:
         )
     # `exec`, so that a signal to the job reaches the process that can save its state.
     shell:
-        "exec {params.fl:q} train {params.bundles:q} --store {params.store:q} --log {log:q} > {log:q} 2>&1"
+        "exec {params.fl:q} train {params.bundles:q} --store {params.store:q} --log {log:q} {params.part:q} > {log:q} 2>&1"
