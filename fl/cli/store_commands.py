@@ -157,9 +157,7 @@ def _gc(parsed: argparse.Namespace) -> int:
     planned = planned_runs(parsed.config)
     candidates = {stored.run for stored in all_runs} - planned
     # Those of config.yaml come first: with luck they need all runs, and no other is planned.
-    names = sorted(
-        studies.all_studies(parsed.config), key=lambda name: name not in settings.studies
-    )
+    names = list(dict.fromkeys([*settings.studies, *studies.all_studies(parsed.config)]))
     logging.info("planning up to %d studies in %s", len(names), parsed.config / "studies")
     required = studies.find_required_runs(parsed.config, names, parsed.yes, candidates)
     if required.remarks:

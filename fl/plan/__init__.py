@@ -2,7 +2,8 @@
 
 `plan.make` goes this way; every step refuses what it does not understand (`ConfigError`):
 
-1. `config` reads ``config.yaml`` and a study's file (by `yaml_text`) into `Settings` and `Study`.
+1. `config` reads ``config.yaml`` and a study's file (by `yaml_text`) into `Settings` and `Study`;
+   `overrides` sets keys that a command gives.
 2. `components` makes a `Choice` of each data set, partition, model and analysis, with the content
    of the user's own files.
 3. `method_entries` makes an object of each method entry, with the points of its grid (`grids`):

@@ -461,10 +461,11 @@ def read_values(folder: Path, name: str, location: Location) -> tuple[dict[str, 
     check_name(name, location)
     path = study_files.file(folder, name)
     if not path.exists():
-        names, advice = study_files.files(folder), "fedloom studies"
         if name in {*fields.fields(Study), *fields.fields(Training)}:
             advice = f"{name}=VALUE, if the key of a study is meant"
-        raise unknown_name(location, "study", name, names, advice)
+            raise ConfigError(location, f"unknown study {name!r}", advice=advice)
+        names = study_files.files(folder)
+        raise unknown_name(location, "study", name, names, "fedloom studies")
     return read_yaml(path), Location(os.path.relpath(path))
 
 

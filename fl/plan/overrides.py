@@ -265,6 +265,9 @@ def _set(values: dict[str, Any], key: str, value: Any, place: Location) -> _Over
         problem, advice = "is a hash, which does not tell the overrides", "the overrides themselves"
         raise ConfigError(place, problem, advice=advice)
     if names[0] not in study:
+        if key in ("seed", "draw"):
+            advice = f"`--only {key}=...` for some of the study's runs, `seeds=[...]` for others"
+            raise ConfigError(place, f"unknown key {key!r}", advice=advice)
         if names[0] not in training:
             raise config.unknown_key(place, names[0], [*study, *training])
         names = ["training", *names]

@@ -193,3 +193,16 @@ def test_jobs_that_cannot_begin_are_named_and_the_rest_is_not_tried(clustered: C
     assert "small_fedloom_" in names
     told = fl(clustered, "status", **clustered.cluster.environment)
     assert re.search(rf"failed +4 runs: .*{re.escape(error)} \(Slurm job ", told)
+
+
+def test_overrides_and_a_part_of_the_seeds_reach_the_jobs(clustered: Clustered) -> None:
+    clustered.settings(execution={**EXECUTION, "slurm_partition": "cpu", "gpus": 0})
+    words = 'studies=["small", "rounds=1", "methods.fedprox.mu=[0.5, 1]"]'
+    clustered.end(clustered.submit("selected", "--config", words, "only=seed=1"))
+    name = "small,methods.fedprox.mu=[0.5,1],rounds=1"
+    planned = clustered.names(name)
+    seeds = [planned[path.parent.name] for path in clustered.root.glob("results/runs/*/run.json")]
+    assert sorted(seeds) == ["fedavg 1", "fedavg-ft 1", "fedprox 1", "fedprox 1"]
+    clustered.end(clustered.submit("--config", words))
+    assert clustered.records().keys() == planned.keys()
+    assert (clustered.root / "results" / "report" / f"{name}.html").exists()

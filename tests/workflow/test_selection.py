@@ -10,8 +10,8 @@ from planning import Planned
 
 from fl.base.errors import ConfigError
 from fl.cli import main, run_command
-from fl.plan import plan
-from fl.workflow import selection
+from fl.plan import plan, plan_files
+from fl.workflow import markers, selection
 
 
 def test_a_selection_has_the_runs_from_which_its_own_start(planned: Callable[..., Planned]) -> None:
@@ -30,12 +30,45 @@ def test_a_selection_has_the_runs_from_which_its_own_start(planned: Callable[...
     assert {methods[bundle] for bundle in part.bundles} == {"tuned", "fedavg"}
 
 
+def test_seeds_and_draws_are_selected_within_bundles(planned: Callable[..., Planned]) -> None:
+    root = planned(
+        partitions=[{"dirichlet": {"clients": 4, "alpha": 0.5, "min_samples": 5, "seed": [3, 4]}}],
+        methods={"fedavg": None, "tuned": {"method": "finetune", "start": "fedavg"}},
+        seeds=[0, 10],
+    ).root
+    index = plan.read_index(root / "config")
+    study = plan.read(root / "config").studies["tiny"]
+    partition_seeds = {run.run: run.spec["partition"]["seed"] for run in study.runs}
+    selected = markers.selected_runs(index, ["seed=10", "draw=3"])
+    chosen = [run for run in study.runs if run.run in selected]
+    assert {(run.seed, partition_seeds[run.run]) for run in chosen} == {(10, 3)}
+    assert [run.method for run in chosen] == ["fedavg", "tuned"]
+    jobs, _ = markers.write_jobs(index, True, selected)
+    whole, _ = markers.write_jobs(index, True)
+    parts = [markers.read_job(root / "results", name) for name in jobs.values()]
+    assert all(job.is_part for job in parts)
+    assert sorted(run for job in parts for run in job.runs) == sorted(selected)
+    assert not {*jobs.values()} & {*whole.values()}
+
+
+def test_a_job_of_some_seeds_trains_no_others(planned: Callable[..., Planned]) -> None:
+    study = planned(seeds=[0, 1])
+    part = study.root / "part.json"
+    plan_files.write(part, {"runs": study.runs("fedavg")[1:]})
+    assert main.main([*study.arguments("fedavg"), "--job", str(part)]) == 0
+    assert study.store().runs() == study.runs("fedavg")[1:]
+    assert study.train("fedavg") == 0
+    assert {*study.store().runs()} == {*study.runs("fedavg")}
+
+
 @pytest.mark.parametrize(
     ("only", "message"),
     [
         ("method=fedprocs", "--only.method: unknown method of the study 'fedprocs'"),
         ("metod=fedavg", "--only: unknown key 'metod' (did you mean 'method'?)"),
         ("model=", "--only.model: has no name"),
+        ("seed=7", "--only.seed: no run of tiny has seed 7. Allowed: 0"),
+        ("draw=3", "--only.draw: no run of tiny has draw 3. Allowed: 0"),
     ],
 )
 def test_what_selects_nothing_is_refused(
@@ -74,3 +107,5 @@ def test_arguments_of_snakemake_keep_their_own_config() -> None:
     made = run_command.snakemake_words(["a"], ["method=b"], Path("config"), snakemake)
     assert made[:1] == ["selected"]
     assert made[1:] == ["--config", "studies=a", "only=method=b", "cluster=true", "-n"]
+    made = run_command.snakemake_words(["a", "seeds=[0, 1]"], [], Path("config"), [])
+    assert made == ["--config", 'studies=["a", "seeds=[0, 1]"]']
