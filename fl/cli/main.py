@@ -176,9 +176,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _hint(words: Sequence[str], others: Sequence[str]) -> str:
-    """Return how to set a key that is written as an option: ``--lr 0.1``."""
+    """Return how to set a key that is written as an option, ``--lr 0.1``; empty for another one."""
+    from fl.plan import overrides
+
     option = next(word for word in others if word.startswith("-"))
     key, _, value = option.lstrip("-").partition("=")
+    if not overrides.is_key(key.partition(".")[0]):
+        return ""
     value = value or next(iter(words[words.index(option) + 1 :]), "VALUE")
     return f". Try: {key}={value}, to set a key of the study"
 

@@ -7,6 +7,7 @@ shares runs with the study of the file where their specs are equal.
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,6 @@ from fl.api.training import Training
 from fl.base import fields
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 from fl.base.hashes import digest
-from fl.base.units import config_text
 from fl.plan import config, yaml_text
 from fl.plan.config import Draft, Study
 
@@ -53,7 +53,6 @@ class StudyName(str):
         words: The overrides ``KEY=VALUE``, sorted.
     """
 
-    __slots__ = ("base", "words")
     base: str
     words: tuple[str, ...]
 
@@ -101,6 +100,11 @@ class _Override:
     steps: tuple[str, ...]
     word: str
     old: str
+
+
+def is_key(name: str) -> bool:
+    """Whether a word is a key that an override can begin with."""
+    return name in {*fields.fields(Study), *fields.fields(Training)}
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -164,24 +168,13 @@ def resolve(folder: Path, words: Sequence[str]) -> list[str]:
     names, added = split(words)
     if not added:
         return names
-    return [
-        _resolved(folder, name, added) for name in names or config.read_settings(folder).studies
-    ]
-
-
-def _resolved(folder: Path, name: str, added: Sequence[str]) -> str:
-    base, words = parts(name)
-    values, _ = config.read_values(folder, base, COMMAND_LINE)
-    changes = _apply(values, [*words, *added])
-    return StudyName(base, [change.word for change in changes]) if changes else base
-
-
-def parts(name: str) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the study in the file, and the overrides, of a name."""
-    if isinstance(name, StudyName):
-        return name.base, name.words
-    base, *words = NEXT_OVERRIDE.split(name)
-    return base, tuple(words)
+    resolved: list[str] = []
+    for name in names or config.read_settings(folder).studies:
+        base, *words = as_words(name)
+        values, _ = config.read_values(folder, base, COMMAND_LINE)
+        changes = _apply(values, [*words, *added])
+        resolved.append(StudyName(base, [c.word for c in changes]) if changes else base)
+    return resolved
 
 
 def check_name(name: str) -> None:
@@ -194,7 +187,7 @@ def check_name(name: str) -> None:
 
 def as_words(name: str) -> list[str]:
     """Return a study as a command names it: its name, and its overrides."""
-    return [name.base, *name.words] if isinstance(name, StudyName) else [name]
+    return [name.base, *name.words] if isinstance(name, StudyName) else NEXT_OVERRIDE.split(name)
 
 
 def read_draft(folder: Path, name: str, location: Location) -> Draft:
@@ -209,17 +202,18 @@ def read_draft(folder: Path, name: str, location: Location) -> Draft:
         ConfigError: For a study that does not exist, whose file cannot be read, or of which an
             override is not understood.
     """
-    base, words = parts(name)
+    base, *words = as_words(name)
     if not words:
         return config.read_draft(folder, base, location)
     values, file = config.read_values(folder, base, location)
     changes = _apply(values, words)
     if isinstance(title := values.get("title"), str) and title:
-        values["title"] = f"{title} ({', '.join(words)})"
+        shown = [word for word in words if not word.startswith("title=")]
+        values["title"] = f"{title} ({', '.join(shown)})" if shown else title
     places = {".".join(c.steps): (_short(c.word), c.key) for c in changes}
     draft = config.parse_draft(values, _Location(file.file, words=places))
     changed = ", ".join(f"{_short(c.word)} (file: {_old_text(c)})" for c in changes)
-    notes = [f"Set by the command: {changed}"] if changes else []
+    notes = [f"Overrides: {changed}"] if changes else []
     return replace(draft, notes=(*notes, *_reach_notes(folder, values, changes)))
 
 
@@ -287,11 +281,11 @@ def _set(values: dict[str, Any], key: str, value: Any, place: Location) -> _Over
             steps.append(name)
         if not names:
             break
-        if node.get(step) is None:
-            node[step] = {}
-        if not isinstance(node[step], dict | list):
-            raise ConfigError(place, f"{'.'.join(written)} is {node[step]!r}, which has no keys")
-        node = node[step]
+        inner = {} if node.get(step) is None else node[step]
+        if not isinstance(inner, dict | list):
+            raise ConfigError(place, f"{'.'.join(written)} is {inner!r}, which has no keys")
+        # A copy, as an alias in the file may be the same object in another place.
+        node[step] = node = copy.copy(inner)
     is_short = written[0] == "training" and len(written) > 1
     name = ".".join(written[is_short:])
     old = f"{name}={_text(node[step])}" if step in node else ""
@@ -316,7 +310,7 @@ def _step(
             return existing.index(name) if isinstance(node, list) else name, name, names[n:]
     if isinstance(node, dict) and (is_top or len(names) == 1):
         return names[0], names[0], names[1:]
-    error = unknown_name(place, "name", names[0], filter(None, existing))
+    error = unknown_name(place, "name", names[0], filter(None, map(str, existing)))
     inner = ".".join(names[1:])
     added = place.key.removesuffix(f".{inner}")
     advice = f"'{added}={{{inner}: VALUE}}' to add it" if isinstance(node, dict) else ""
@@ -371,12 +365,10 @@ def _short(text: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value as YAML in as few characters as can be: ``[0.1,1]``."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_text(key)}: {_text(item)}' for key, item in value.items())}}}"
+    """Return a value as YAML in as few characters as can be: ``[0.1,1]``, ``adam``, else JSON."""
     if isinstance(value, list):
         return f"[{','.join(map(_text, value))}]"
-    if isinstance(value, str):
-        is_plain = PLAIN_TEXT.fullmatch(value) and yaml_text.parse(value, COMMAND_LINE) == value
-        return value if is_plain else json.dumps(value, ensure_ascii=False)
-    return config_text(value)
+    is_plain = isinstance(value, str) and PLAIN_TEXT.fullmatch(value)
+    if is_plain and yaml_text.parse(value, COMMAND_LINE) == value:
+        return str(value)
+    return json.dumps(value, ensure_ascii=False)

@@ -169,6 +169,16 @@ def test_a_list_with_two_items_of_a_name_is_set_as_a_whole(tmp_path: Path) -> No
     assert error.value.location.key == "partitions.dirichlet.alpha"
 
 
+def test_an_alias_in_the_file_keeps_its_other_places(folder: Path) -> None:
+    path = folder / "studies" / "tiny.yaml"
+    text = path.read_text().partition("methods:")
+    keys = "methods: {a: &keys {method: fedprox, mu: 1}, b: *keys}\n"
+    path.write_text(text[0] + keys + "".join(text[2][text[2].index("models:") :]))
+    [name] = overrides.resolve(folder, ["methods.a.mu=2"])
+    methods = overrides.check_study(folder, name, overrides.COMMAND_LINE).study.methods
+    assert (methods["a"]["mu"], methods["b"]["mu"]) == (2, 1)
+
+
 def test_snakemake_plans_the_words_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     index = plan.read_index(folder, ["tiny", "rounds=2"])
     [name] = index.studies
@@ -201,3 +211,6 @@ def test_an_option_in_place_of_a_word_is_told_as_a_word(
     with pytest.raises(SystemExit):
         main.main(["plan", "tiny", "--config", str(folder), *words])
     assert "lr=0.1" in capsys.readouterr().err.partition("Try:")[2]
+    with pytest.raises(SystemExit):
+        main.main(["plan", "tiny", "--config", str(folder), "--cores", "1"])
+    assert "Try:" not in capsys.readouterr().err
