@@ -96,3 +96,22 @@ def test_a_wrong_config_is_one_clear_error_and_loses_nothing(copied: Project):
 def test_a_study_that_is_not_planned_is_named(finished: Project):
     output = finished.snakemake("results/report/smal.html", exit_status=1)
     assert "studies: does not contain 'smal'. Allowed: small" in output
+
+
+def test_words_of_run_make_a_study_of_their_own_once(tmp_path: Path):
+    """The plain study and its files stay as they are; some seeds come first, then the others."""
+    place = project.create(tmp_path / "project")
+    study = place.root / "config" / "studies" / "small.yaml"
+    before = study.read_bytes()
+    words = ("small", "rounds=1", "methods.fedprox.mu=[0.5, 1]")
+    said = project.fl(place, "run", *words, "--only", "seed=1")
+    assert "4 of 8 runs, by --only seed=1" in said
+    assert len(place.records()) == 4
+    said = project.fl(place, "run", *words)
+    name = "small,methods.fedprox.mu=[0.5,1],rounds=1"
+    assert f"report: results/report/{name}.html" in said
+    assert place.records().keys() == place.names(name).keys() and len(place.records()) == 8
+    records, page = place.records(), place.root / "results" / "report" / f"{name}.html"
+    made = page.stat().st_mtime_ns
+    project.fl(place, "run", name)
+    assert (place.records(), page.stat().st_mtime_ns, study.read_bytes()) == (records, made, before)
