@@ -84,8 +84,8 @@ def _count_stored(study: StudyPlan, store: Store) -> str:
 def _study_plan(parsed: argparse.Namespace) -> tuple[config.Settings, str, StudyPlan]:
     """Return settings, name and plan of a study by the config, or as Snakemake wrote the plan."""
     settings = config.read_settings(parsed.config)
-    if parsed.planned and len(parsed.words) == 1:
-        [name] = parsed.words  # Also one with a hash of overrides.
+    if len(parsed.words) == 1 and (parsed.planned or "=" not in parsed.words[0]):
+        [name] = parsed.words  # Also one with a hash of overrides, of a written plan.
     else:
         names = overrides.resolve(parsed.config, parsed.words) or settings.studies
         if len(names) != 1:
