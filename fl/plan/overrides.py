@@ -179,10 +179,9 @@ def resolve(folder: Path, words: Sequence[str]) -> list[str]:
 
 def check_name(name: str) -> None:
     """Raise `ConfigError` for a name that no study with or without overrides has."""
-    base, comma, words = name.partition(",")
-    config.check_name(base, COMMAND_LINE)
-    if comma and not re.fullmatch(r"[\w.,=+\[\]-]+", words, re.ASCII):
-        raise ConfigError(COMMAND_LINE, f"{name!r} is no name for a study")
+    base, _, words = name.partition(",")
+    is_changed = re.fullmatch(r"[\w.+-]+=[\w.,=+\[\]-]+", words, re.ASCII)
+    config.check_name(base if is_changed else name, COMMAND_LINE)
 
 
 def as_words(name: str) -> list[str]:
