@@ -8,7 +8,8 @@ layers on the same generated samples, of the size of the digits, in batches of p
 they draw. Seconds are the processor's. Both sides are processes on one processor, which train some
 rounds before the clock starts, so that neither start nor compiling counts, and then take turns of
 some rounds each, ``--turns`` times: what else runs on the machine slows both down. The medians of
-the turns count, and of the ratios of neighbouring turns.
+the turns count, and of the ratios of neighbouring turns. ``FEDLOOM_ARITHMETIC=native`` before the
+command computes natively.
 
 ``--profile`` prints where the time of a stacked step goes: its matrix products and its update of
 weights by themselves, and a step of the same calls on layers of width 1.
@@ -27,10 +28,14 @@ from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))
+
+from fl.base import arithmetic  # noqa: E402
+
+arithmetic.choose()  # Before NumPy is imported.
+
+import numpy as np  # noqa: E402
 
 from bench.workloads import CLASSES, LR, Workload  # noqa: E402
 
@@ -130,7 +135,8 @@ def take_turns(side: str) -> None:
 def process_of(python: str, side: str) -> Iterator[Callable[[], tuple[float, float]]]:
     """Start a process of a side; the function trains a turn in it (`take_turns`)."""
     command = [python, str(Path(__file__).resolve()), "--side", side]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = arithmetic.environment_of(os.environ.get(arithmetic.CHOICE_VARIABLE, "portable"))
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=environment, text=True, **pipes) as process:
         assert process.stdin and process.stdout
@@ -184,17 +190,20 @@ def _products() -> Callable[[], object]:
     """Return what multiplies matrices as a step does, forward and backward, without autograd."""
     import torch
 
+    from fl.pytorch.products import input_gradients, outputs, weight_gradients
+
     layers = [
         [torch.randn(WORK.clients, *shape) for shape in ((WORK.batch, a), (b, a), (WORK.batch, b))]
         for a, b in pairwise(WIDTHS)
     ]
 
+    @torch.no_grad()
     def products() -> None:
-        for number, (x, weight, slope) in enumerate(layers):
-            torch.bmm(x, weight.mT)
-            torch.bmm(slope.mT, x)
+        for number, (x, weight, slopes) in enumerate(layers):
+            outputs(x, weight, None)
+            weight_gradients(slopes, x)
             if number:
-                torch.bmm(slope, weight)
+                input_gradients(slopes, weight)
 
     return products
 
@@ -213,10 +222,8 @@ def _update() -> Callable[[], object]:
     grads: Tree = {name: torch.randn_like(weight) for name, weight in params.items()}
 
     def update() -> None:
-        nonlocal params, state, grads
-        old = state["momentum"]
-        params, state = optimizer.step(params, Scratch.of(grads), state, LR)
-        grads = old
+        nonlocal params, state
+        params, state = optimizer.step(params, Scratch.of(grads, in_place=True), state, LR)
 
     return update
 

@@ -55,16 +55,14 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
     def init(params: Tree) -> Tree:
         return {"momentum": trees.zeros_like(params)} if momentum else {}
 
-    def step_in_place(
-        weights: Leaves, direction: Leaves, velocity: Sequence[Tensor], lr: float
-    ) -> None:
+    def step_in_place(weights: Leaves, direction: Leaves, velocity: Leaves, lr: float) -> None:
         # PyTorch's fused step is a twelfth of a training step faster. But its last numbers, which
         # fill no vector, round otherwise, so that they would depend on the size of the stack.
         if weight_decay:
             torch_internals.add_lists_(direction, weights, alpha=weight_decay)
         if momentum:
             torch_internals.multiply_lists_(velocity, momentum)
-            torch_internals.add_lists_(velocity, direction)
+            torch_internals.add_lists_(velocity, direction, alpha=1)
             if nesterov:
                 torch_internals.add_lists_(direction, velocity, alpha=momentum)
         steps = velocity if momentum and not nesterov else direction
@@ -74,7 +72,7 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
         weights, direction = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
         if _is_in_place(weights, direction, trees.leaves(state), grads, lr):
             weights = tuple(weight.detach() for weight in weights)
-            step_in_place(weights, direction, trees.leaves(state), float(lr))
+            step_in_place(weights, direction, tuple(trees.leaves(state)), float(lr))
             return trees.unflatten(params, weights), state
         free = _free(grads)
         if weight_decay:

@@ -48,7 +48,13 @@ class LayerSequence:
     """
 
     def __init__(self, module: nn.Module, channels_last: bool) -> None:
-        layers = [*_layers(module)]
+        layers = _with_pools_first([*_layers(module)])
+        # The gradients of the layer before a ReLU do not depend on that layer's outputs.
+        self._writes = {
+            layer
+            for before, layer in pairwise(layers)
+            if type(layer) is nn.ReLU and type(before) in FOLDED_LAYERS
+        }
         self._steps, self._channels_last = [*_steps(layers)], channels_last
         self._names = {layer: name for name, layer in module.named_modules()}
         self.head: nn.Module | None = None
@@ -140,6 +146,8 @@ class LayerSequence:
             )
         if isinstance(layer, nn.Linear):
             return _linear_on_stack(layer, x)
+        if layer in self._writes:
+            return x.relu_()
         outputs: Tensor = type(layer).forward(layer, x)
         return outputs
 
@@ -299,6 +307,14 @@ def _linear_on_stack(layer: nn.Linear, x: Tensor) -> Tensor:
         return stacked_product(x, layer.weight, layer.bias)
     rows = stacked_product(x.flatten(1, -2), layer.weight, layer.bias)
     return rows.reshape(*x.shape[:-1], -1)
+
+
+def _with_pools_first(layers: list[nn.Module]) -> list[nn.Module]:
+    """Move each maximum pool before a ReLU, which then has fewer numbers, and the same results."""
+    for i, (first, second) in enumerate(pairwise(layers)):
+        if type(first) is nn.ReLU and type(second) is nn.MaxPool2d:
+            layers[i : i + 2] = second, first
+    return layers
 
 
 def _steps(layers: Sequence[nn.Module]) -> Iterator[nn.Module | DenseLayers]:
