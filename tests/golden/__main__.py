@@ -10,7 +10,8 @@ numbers with those in ``tests/golden/numbers``, to 1e-9. All of them take two mi
 
 The exit status is 1 if any differs. ``--certify``, which `make golden` says, runs all and writes
 ``fl/numbers.json`` anew: code whose numbers agree keeps its version; where they differ, the version
-rises, the new numbers are kept, and the CHANGELOG gets a line.
+rises, the new numbers are kept, and the CHANGELOG gets a line. Bits of portable runs have a version
+of their own (`golden.portable`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "helpers"), str(TESTS.parent)]
 
 from fl.base import identity  # noqa: E402
 from fl.plan import certification  # noqa: E402
-from golden import certify, defaults, kept, measure, pool  # noqa: E402
+from golden import certify, defaults, kept, measure, pool, portable  # noqa: E402
 from golden.measure import Fingerprint  # noqa: E402
 
 
@@ -77,7 +78,7 @@ def certified(
         print(f"nothing is certified: {len(broken or old)} worlds {why}")
         return 1
     blamed = certify.risen(old, measured.keys() - set(differing), changed)
-    blamed |= defaults.changed(defaults.now(), defaults.load())
+    blamed |= defaults.changed(defaults.now(), defaults.load()) | portable.certified()
     versions = certify.versions(known.versions, blamed)
     certification.certify(versions)
     defaults.save(defaults.now())
