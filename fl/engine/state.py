@@ -1,12 +1,15 @@
 """The state of a run between rounds, the schedule of a round, and the results of a phase.
 
-The trees of all clients are in host memory; clients that never took part take none.
+The trees of all clients are in host memory or, if they are many, in a file. Clients that never took
+part take no room.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,14 +22,23 @@ from fl.api.method import VARIABLE_GROUPS
 from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
+from fl.base.row_file import Place, RowFile, read_rows, rows_at_once
 from fl.base.units import object_text
 from fl.engine.batches import Schedule
 from fl.engine.client_data import ClientData
 from fl.engine.sample_arrays import Arrays
 
-Row = tuple[Tensor, ...]
-"""The leaves of one client's tree, in the order of `fl.api.trees.leaves`, in memory of their
-own."""
+MEMORY_BYTES = 2**28
+"""Largest size of the rows of a run's clients that are in memory. Beyond it, all are in a file. It
+decides no number of a run.
+"""
+
+Row = np.ndarray | Place
+"""The bytes of one client's leaves, one after another, uint8 [row_bytes]; or their place in a
+file."""
+
+Span = tuple[int, int]
+"""Begin and end of a leaf in a row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,25 +47,38 @@ class ClientStates(Mapping[str, Any]):
 
     It can be read as the stacked tree that it represents; each key that is read computes that part
     of the stack. Nothing in it changes: `replace_clients` returns a new object, which shares the
-    rows of all other clients.
+    rows of all other clients. What is read is in memory of its own.
 
     Attributes:
         count: Number of clients.
         initial: The tree of a client that never took part, without ``facts``.
         facts: Tensors in which clients differ from the start and which never change, by key, with
             shape [clients, ...].
-        rows: By client, its own leaves instead of those of ``initial``.
+        rows: By client, its own leaves instead of those of ``initial``: all in memory, or all in
+            ``file``.
+        spans: Where a row has each leaf of ``initial``, in the order of `fl.api.trees.leaves`.
+        initial_row: The row of a client that never took part.
+        file: The file of rows that are too many for memory.
     """
 
     count: int
     initial: Tree
     facts: Mapping[str, Tensor]
     rows: Mapping[int, Row]
+    spans: Sequence[Span]
+    initial_row: np.ndarray
+    file: RowFile
 
     @classmethod
     def from_initial(cls, initial: Tree, facts: Mapping[str, Tensor], count: int) -> ClientStates:
         """Return the clients before round 1."""
-        return cls(count, trees.apply(_copy, initial), facts, {})
+        initial = trees.apply(_copy, initial)
+        leaves = trees.leaves(initial)
+        ends = np.cumsum([leaf.numel() * leaf.element_size() for leaf in leaves], dtype=int)
+        spans = list(pairwise([0, *ends.tolist()]))
+        size = spans[-1][1] if spans else 0
+        [row] = _pack([leaf[None] for leaf in leaves], spans, size, 1)
+        return cls(count, initial, facts, {}, spans, row, RowFile(size))
 
     @classmethod
     def from_stack(cls, stack: Tree) -> ClientStates:
@@ -61,13 +86,15 @@ class ClientStates(Mapping[str, Any]):
         leaves = trees.leaves(stack)
         count = len(leaves[0]) if leaves else 0
         initial = trees.apply(lambda leaf: leaf.new_zeros(leaf.shape[1:]), stack)
-        return cls(count, initial, {}, dict(enumerate(_rows(leaves, count))))
+        return cls.from_initial(initial, {}, count).replace_clients(torch.arange(count), stack)
 
     def __getitem__(self, key: str) -> Any:
         if key in self.facts:
             return self.facts[key]
         # Only this key is stacked: a whole stack of very many clients does not fit into memory.
-        return trees.stack([{key: self._tree(client)[key]} for client in range(self.count)])[key]
+        numbered = trees.leaves({key: self._leaf_numbers()[key]})
+        stacks = self._stack(range(self.count), [int(number) for number in numbered])
+        return trees.unflatten({key: self.initial[key]}, stacks)[key]
 
     def __iter__(self) -> Iterator[str]:
         yield from self.initial
@@ -82,14 +109,16 @@ class ClientStates(Mapping[str, Any]):
         facts = sum(fact[:1].numel() * fact.element_size() for fact in self.facts.values())
         return trees.nbytes(self.initial) + facts
 
-    def client(self, client: int) -> Tree:
-        """Return one client's tree; it shares memory with this object and must not be changed."""
-        return {**self._tree(client), **{key: fact[client] for key, fact in self.facts.items()}}
+    @property
+    def are_in_file(self) -> bool:
+        """Whether the rows are in ``file``."""
+        return isinstance(next(iter(self.rows.values()), None), Place)
 
-    def _tree(self, client: int) -> Tree:
-        if client not in self.rows:
-            return self.initial
-        return trees.unflatten(self.initial, self.rows[client])
+    def client(self, client: int) -> Tree:
+        """Return one client's tree, which must not be changed."""
+        facts = {key: fact[client] for key, fact in self.facts.items()}
+        own = trees.take(self._stack_rows([client]), 0) if client in self.rows else self.initial
+        return {**own, **facts}
 
     def take(self, clients: Tensor | Sequence[int]) -> Tree:
         """Stack the trees of some clients, in the given order."""
@@ -99,12 +128,33 @@ class ClientStates(Mapping[str, Any]):
 
     def _stack_rows(self, clients: Sequence[int]) -> Tree:
         """Stack the trees of some clients, without ``facts``."""
-        leaves = trees.leaves(self.initial)
-        rows = [self.rows.get(client, leaves) for client in clients]
-        if not rows:
-            return trees.apply(lambda leaf: leaf[None][:0], self.initial)
-        columns = zip(*rows, strict=True)
-        return trees.unflatten(self.initial, [torch.stack(column) for column in columns])
+        return trees.unflatten(self.initial, self._stack(clients, range(len(self.spans))))
+
+    def _stack(self, clients: Sequence[int], numbers: Sequence[int]) -> list[Tensor]:
+        """Stack some leaves of some clients; the leaves are given by their numbers."""
+        leaves, spans = trees.leaves(self.initial), [self.spans[number] for number in numbers]
+        begin, end = (spans[0][0], spans[-1][1]) if spans else (0, 0)
+        shapes = [leaves[number] for number in numbers]
+        stacks = [torch.empty((len(clients), *leaf.shape), dtype=leaf.dtype) for leaf in shapes]
+        size = rows_at_once(end - begin)
+        for first in range(0, len(clients) if end > begin else 0, size):
+            some = slice(first, first + size)
+            content = torch.from_numpy(self._read(clients[some], begin, end))
+            for stack, (left, right) in zip(stacks, spans, strict=True):
+                if right > left:
+                    _bytes(stack[some]).copy_(content[:, left - begin : right - begin])
+        return stacks
+
+    def _read(self, clients: Sequence[int], begin: int, end: int) -> np.ndarray:
+        """Return bytes ``begin`` to ``end`` of the rows of some clients, uint8 [m, end - begin]."""
+        rows = [self.rows.get(client, self.initial_row) for client in clients]
+        content = np.empty((len(rows), end - begin), np.uint8)
+        for row, target in zip(rows, content, strict=True):
+            if isinstance(row, Place):
+                self.file.read(row, target, begin)
+            else:
+                target[:] = row[begin:end]
+        return content
 
     def replace_clients(self, clients: Tensor, stack: Tree) -> ClientStates:
         """Return the clients with new trees for some of them.
@@ -117,7 +167,8 @@ class ClientStates(Mapping[str, Any]):
             All clients.
 
         Raises:
-            FedloomError: If one of the ``facts`` has changed, or for `check_keys`.
+            FedloomError: If one of the ``facts`` has changed, for `check_keys`, or if the disk of
+                ``file`` is full or cannot be written.
         """
         self.check_keys(stack)
         for key, fact in self.facts.items():
@@ -127,8 +178,38 @@ class ClientStates(Mapping[str, Any]):
                     advice=f"return {key} unchanged from the method's functions",
                 )
         leaves = trees.apply(lambda initial, leaf: leaf.to(initial.dtype), self.initial, stack)
-        rows = zip(clients.tolist(), _rows(trees.leaves(leaves), len(clients)), strict=True)
-        return ClientStates(self.count, self.initial, self.facts, {**self.rows, **dict(rows)})
+        ids, stacks, size = clients.tolist(), trees.leaves(leaves), len(self.initial_row)
+        count = len(self.rows) + sum(client not in self.rows for client in ids)
+        step = rows_at_once(size)
+
+        def chunks() -> Iterator[tuple[list[int], np.ndarray]]:
+            for begin in range(0, len(ids), step):
+                some = ids[begin : begin + step]
+                rows = [leaf[begin : begin + step] for leaf in stacks]
+                yield some, _pack(rows, self.spans, size, len(some))
+
+        return self._with_rows(count, chunks())
+
+    def _with_rows(
+        self, count: int, chunks: Iterable[tuple[Sequence[int], np.ndarray]]
+    ) -> ClientStates:
+        """Return the clients with new rows for some of them.
+
+        Args:
+            count: Number of clients with a row afterwards.
+            chunks: Clients and their rows, uint8 [m, row_bytes].
+        """
+        rows = {**self.rows}
+        is_in_file = self.are_in_file
+        if not is_in_file and count * len(self.initial_row) > MEMORY_BYTES:
+            is_in_file = True
+            held = (row for row in rows.values() if not isinstance(row, Place))
+            rows = dict(zip(rows, self.file.write(held), strict=True))
+        for clients, new in chunks:
+            # A copy of each, so that no row keeps the memory of another one.
+            stored = self.file.write(new) if is_in_file else [row.copy() for row in new]
+            rows.update(zip(clients, stored, strict=True))
+        return replace(self, rows=rows)
 
     def check_keys(self, stack: Tree) -> None:
         """Check that the trees of some clients have the tensors that they had before round 1.
@@ -137,54 +218,100 @@ class ClientStates(Mapping[str, Any]):
             stack: The trees, stacked.
 
         Raises:
-            FedloomError: If a tensor is missing or unknown. An unknown one would be forgotten, and
-                the client would keep its earlier value without a word.
+            FedloomError: If a tensor is missing, unknown or of another shape. An unknown one would
+                be forgotten, and the client would keep its earlier value without a word.
         """
         without_facts = {key: leaf for key, leaf in stack.items() if key not in self.facts}
-        initial, new = (
-            {"/".join(path) for path, _ in leaf_paths(tree)}
-            for tree in (self.initial, without_facts)
-        )
-        missing, unknown = sorted(initial - new), sorted(new - initial)
-        if not missing and not unknown:
+        initial = {"/".join(path): [*leaf.shape] for path, leaf in leaf_paths(self.initial)}
+        new = {"/".join(path): [*leaf.shape[1:]] for path, leaf in leaf_paths(without_facts)}
+        if new == initial:
             return
+        missing, unknown = sorted({*initial} - {*new}), sorted({*new} - {*initial})
         texts = [f"has {', '.join(unknown)}"] if unknown else []
         texts += [f"lacks {', '.join(missing)}"] if missing else []
+        texts += [
+            f"has {name} of shape {new[name]} instead of {shape}"
+            for name, shape in initial.items()
+            if name in new and new[name] != shape
+        ]
         text = " and ".join(texts)
         raise FedloomError(
             f"the state of a client that a method returned from `end` or `aggregate` {text}",
-            advice="return the keys of the client that `init` made",
+            advice="return the tensors of the client that `init` made",
         )
 
     def drop(self, names: Collection[str]) -> ClientStates:
         """Return the clients without all keys of the given names, at any depth."""
-        indices = range(len(trees.leaves(self.initial)))
-        numbered = trees.unflatten(self.initial, [torch.tensor(index) for index in indices])
-        remaining = [int(index) for index in trees.leaves(trees.drop(numbered, names))]
-        rows = {client: tuple(row[i] for i in remaining) for client, row in self.rows.items()}
-        return ClientStates(self.count, trees.drop(self.initial, names), self.facts, rows)
+        remaining = trees.leaves(trees.drop(self._leaf_numbers(), names))
+        spans = [self.spans[int(number)] for number in remaining]
+        return replace(self, initial=trees.drop(self.initial, names), spans=spans)
 
-    def to_checkpoint(self) -> Tree:
-        """Return a tree of everything that is not known before round 1."""
-        ids = torch.tensor(sorted(self.rows), dtype=torch.int64)
+    def _leaf_numbers(self) -> Tree:
+        """Return a tree with the number of each leaf of ``initial``."""
+        return trees.unflatten(self.initial, list(torch.arange(len(self.spans))))
+
+    def to_message(self) -> Tree:
+        """Return a tree of everything that is not known before round 1, in memory."""
+        ids = sorted(self.rows)
         return {
             "initial": dict(self.initial),
-            "ids": ids,
-            "rows": self._stack_rows(ids.tolist()),
+            "ids": torch.tensor(ids, dtype=torch.int64),
+            "rows": self._stack_rows(ids),
         }
 
-    def from_checkpoint(self, checkpoint: Tree) -> ClientStates:
-        """Return these clients, which are those before round 1, as a checkpoint has them."""
+    def to_checkpoint(self) -> Tree:
+        """Return the tree for a checkpoint, of which ``file`` is a part if rows are there.
+
+        It then has ``places`` instead of ``rows``: the numbers of the rows in the file, and the
+        SHA-256 ``digests`` of them.
+        """
+        if not self.are_in_file:
+            return self.to_message()
+        ids = sorted(self.rows)
+        places = [place for client in ids if isinstance(place := self.rows[client], Place)]
+        self.file.seal(places)
+        digests = np.frombuffer(b"".join(place.digest for place in places), np.uint8)
+        return {
+            "initial": dict(self.initial),
+            "ids": torch.tensor(ids, dtype=torch.int64),
+            "places": torch.tensor([place.number for place in places], dtype=torch.int64),
+            "digests": torch.from_numpy(digests.reshape(len(places), -1).copy()),
+        }
+
+    def from_checkpoint(
+        self, checkpoint: Tree, row_file: Path | None = None, folder: Path | None = None
+    ) -> ClientStates:
+        """Return these clients, which are those before round 1, as a checkpoint has them.
+
+        Args:
+            checkpoint: Result of `to_checkpoint` or `to_message`.
+            row_file: The checkpoint's file of rows, if it has ``places``. The rows are copied.
+            folder: Folder of this object's own ``file``.
+        """
+        begun = self.from_initial(checkpoint["initial"], self.facts, self.count)
+        begun.file.folder = folder
+        if row_file is None:
+            return begun.replace_clients(checkpoint["ids"], {**checkpoint["rows"]})
         ids = checkpoint["ids"].tolist()
-        rows = zip(ids, _rows(trees.leaves(checkpoint["rows"]), len(ids)), strict=True)
-        return ClientStates(self.count, checkpoint["initial"], self.facts, dict(rows))
+        rest = iter(ids)
+        stored = read_rows(row_file, begun.file.row_bytes, checkpoint["places"].tolist())
+        return begun._with_rows(len(ids), (([*islice(rest, len(rows))], rows) for rows in stored))
 
 
-def _rows(leaves: Sequence[Tensor], count: int) -> list[Row]:
-    """Copy the rows of stacked leaves, so that no row keeps the memory of another one."""
-    if not leaves:
-        return [()] * count
-    return list(zip(*([_copy(row) for row in leaf.unbind(0)] for leaf in leaves), strict=True))
+def _pack(stacks: Sequence[Tensor], spans: Sequence[Span], size: int, count: int) -> np.ndarray:
+    """Return the rows of stacked leaves, uint8 [count, size]."""
+    rows = np.zeros((count, size), np.uint8)
+    content = torch.from_numpy(rows)
+    for stack, (begin, end) in zip(stacks, spans, strict=True):
+        if end > begin:
+            content[:, begin:end] = _bytes(stack)
+    return rows
+
+
+def _bytes(stack: Tensor) -> Tensor:
+    """Return the bytes of a stack of leaves, [m, bytes of a leaf]; no copy of a contiguous one."""
+    flat = stack.detach().contiguous().view(-1)
+    return flat.view(torch.uint8).view(len(stack), -1)
 
 
 def leaf_paths(

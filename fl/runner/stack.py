@@ -38,7 +38,7 @@ from fl.engine.client_data import ClientData
 from fl.engine.evaluate import metrics_table
 from fl.engine.simulate import Round
 from fl.engine.simulation import Trainable
-from fl.engine.state import State
+from fl.engine.state import ClientStates, State
 from fl.plan.bundle import Bundle, Run
 from fl.plan.run_spec import RunSpec
 from fl.pytorch import portable
@@ -56,6 +56,7 @@ from fl.store.run_record import (
     RunRecord,
     UnknownCosts,
 )
+from fl.store.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +115,8 @@ class Stack:
         begin_time: Time at which this process began or resumed the stack.
         traces: Traces of the run's method, by run and round.
         newest_rows: Metrics of the newest rounds of each run, which `table` joins to ``rows``.
+        saved_clients: The clients in the newest checkpoints, as far as they are in files, so that
+            nothing is written to their places.
         stretches: For each uninterrupted stretch of training, the round ``after`` which it began
             and its number of ``processes``.
     """
@@ -128,6 +131,7 @@ class Stack:
     begin_time: float = field(default_factory=time.monotonic)
     traces: dict[str, dict[int, dict[str, Tensor]]] = field(default_factory=dict)
     newest_rows: dict[str, list[pd.DataFrame]] = field(default_factory=dict)
+    saved_clients: list[dict[str, ClientStates]] = field(default_factory=list)
     stretches: list[dict[str, int]] = field(default_factory=list)
 
     @classmethod
@@ -161,7 +165,10 @@ class Stack:
         for run in [run for run in members if run in saved.state]:
             simulation, tree = simulations[run], saved.state[run]
             server = trees.to(tree["server"], simulation.device)
-            clients = simulation.begin().client_states.from_checkpoint(tree["clients"])
+            begun, row_file = simulation.begin().client_states, saved.row_files.get(run)
+            # As in `_save`, the process's own file is beside the folder of checkpoints.
+            folder = row_file and row_file.parents[2]
+            clients = begun.from_checkpoint(tree["clients"], row_file, folder)
             states[run] = State(server, clients)
             run_rows = saved.rows[saved.rows["run"] == run]
             rows[run] = run_rows.drop(columns="run").reset_index(drop=True)
@@ -226,8 +233,10 @@ class Stack:
 
     def save(self, folder: Path) -> None:
         """Save a checkpoint of this round in a folder."""
-        saved = {}
+        saved, in_files = {}, {}
         for run, state in self.states.items():
+            if state.client_states.are_in_file:
+                in_files[run] = state.client_states
             saved[run] = {
                 "server": state.server,
                 "clients": state.client_states.to_checkpoint(),
@@ -243,8 +252,14 @@ class Stack:
         }
         with disk_errors(folder):
             checkpoint.save_checkpoint(
-                folder, self.round, saved, extra, rows.reset_index(drop=True)
+                folder,
+                self.round,
+                saved,
+                extra,
+                rows.reset_index(drop=True),
+                {run: clients.file for run, clients in in_files.items()},
             )
+        self.saved_clients = [*self.saved_clients, in_files][-checkpoint.MAX_CHECKPOINTS :]
 
 
 def _unstack_traces(stacks: Tree) -> dict[int, dict[str, Tensor]]:
@@ -278,6 +293,7 @@ def train_stack(runs: Runs, stack: Stack, lockstep: Lockstep) -> None:
     for run in local_runs:
         runs.workspaces[run].note(stacked=len(local_runs) > 1)
         runs.logs[run].begin(stack.round, stack.backend, runs.curves(run, stack.round))
+    _hold_files(runs, stack)
     checkpoints = CheckpointTimes(execution.checkpoint_every)
     stack.stretches.append({"after": stack.round, "processes": execution.processes})
     for finished in lockstep(
@@ -317,12 +333,24 @@ def _title(runs: Runs, stack: Stack) -> str:
 
 def _save(runs: Runs, stack: Stack) -> None:
     """Save a checkpoint after the last finished round."""
-    owner = next((run for run in stack.states if run in runs.workspaces), None)
+    owner = _hold_files(runs, stack)
     if owner is None:
         return
-    if runs.workspaces[owner].lost:
+    if owner.lost:
         raise FedloomError("another process has taken over this run and continues it")
-    stack.save(runs.workspaces[owner].checkpoints)
+    stack.save(owner.checkpoints)
+
+
+def _hold_files(runs: Runs, stack: Stack) -> Workspace | None:
+    """Choose the workspace of a stack's files of clients; what a kill leaves there is removed.
+
+    Returns:
+        The workspace that has the checkpoints, if there is one.
+    """
+    owner = next((runs.workspaces[run] for run in stack.states if run in runs.workspaces), None)
+    for state in stack.states.values():
+        state.client_states.file.folder = None if owner is None else owner.folder
+    return owner
 
 
 def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:

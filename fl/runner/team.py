@@ -159,7 +159,7 @@ class Team:
         run_states = {
             run: (
                 state.server,
-                state.client_states.to_checkpoint(),
+                state.client_states.to_message(),
                 rows[run] if rows else metrics_table([]),
             )
             for run, state in states.items()

@@ -4,7 +4,9 @@ Nothing is pickled.
 
 A checkpoint is a folder ``round-000010`` with ``state.safetensors``, ``rows.parquet`` and
 ``checkpoint.json``, which has a checksum and the sizes and hashes of the other two. It appears by
-one rename when it is complete, so a kill at any moment leaves the earlier checkpoints.
+one rename when it is complete, so a kill at any moment leaves the earlier checkpoints. Clients of a
+run that do not fit into memory are in ``<run>.rows``, a further name of the file in which the
+process has them (`fl.base.row_file`).
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import logging
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ import torch
 
 from fl.base import files
 from fl.base.errors import DataError
+from fl.base.row_file import RowFile, check_rows
 
 Tree = dict[str, Any]
 """A nested dict with text keys (without ``/``) whose leaves are tensors."""
@@ -165,12 +168,14 @@ class Checkpoint:
         state: Trees of server and clients.
         extra: Other values, which JSON can represent.
         rows: Metrics so far.
+        row_files: By run, its file of clients, if it has one.
     """
 
     round: int
     state: Tree
     extra: dict[str, Any]
     rows: pd.DataFrame
+    row_files: Mapping[str, Path] = field(default_factory=dict)
 
 
 def save_checkpoint(
@@ -179,6 +184,7 @@ def save_checkpoint(
     state: Tree,
     extra: Mapping[str, Any],
     rows: pd.DataFrame,
+    row_files: Mapping[str, RowFile] | None = None,
 ) -> None:
     """Write a checkpoint, and then remove all but the newest `MAX_CHECKPOINTS`.
 
@@ -188,6 +194,8 @@ def save_checkpoint(
         state: Trees of server and clients.
         extra: Other values, which JSON can represent.
         rows: Metrics so far.
+        row_files: By run, the file of its clients; ``state[run]["clients"]`` has their ``places``
+            in it and ``digests``.
 
     Raises:
         FedloomError: If the disk is full or cannot be written; the earlier checkpoints then stay.
@@ -199,7 +207,10 @@ def save_checkpoint(
             draft.mkdir(parents=True)
             files.write_bytes(draft / STATE, pack_tree(state))
             files.write_table(draft / ROWS, rows)
-            record = {"round": round, "extra": dict(extra)}
+            record: dict[str, Any] = {"round": round, "extra": dict(extra)}
+            for run, row_file in (row_files or {}).items():
+                row_file.link(draft / _row_file_name(run))
+                record.setdefault("row_bytes", {})[run] = row_file.row_bytes
             files.write_sealed(draft / RECORD, record, files=(STATE, ROWS))
             files.erase(final)  # A checkpoint of the same round.
             draft.rename(final)
@@ -236,7 +247,16 @@ def _read(path: Path, device: str | torch.device) -> Checkpoint:
         if problem := files.find_damage(path / name, record["files"][name]):
             raise DataError(problem)
     rows, _ = files.read_parquet(path / ROWS)
-    return Checkpoint(record["round"], load_tree(path / STATE, device), record["extra"], rows)
+    state, row_files = load_tree(path / STATE, device), dict[str, Path]()
+    for run, row_bytes in record.get("row_bytes", {}).items():
+        row_files[run], clients = path / _row_file_name(run), state[run]["clients"]
+        digests = clients["digests"].numpy(force=True)
+        check_rows(row_files[run], row_bytes, clients["places"].tolist(), digests)
+    return Checkpoint(record["round"], state, record["extra"], rows, row_files)
+
+
+def _row_file_name(run: str) -> str:
+    return f"{run}.rows"
 
 
 def _newest_first(folder: Path) -> list[Path]:
