@@ -9,11 +9,19 @@ processor's milliseconds a round (the median), the seconds of all rounds with th
 the most memory that the process ever had. Clients have a quarter as many test samples as training
 samples; with ResNet-18, whose batch normalisation stays with them (FedBN), each takes one step.
 Evaluation: one of all clients beside one round, the shortest of some tries.
+
+Clients with state: Ditto, whose clients keep a model and two momenta, 115 kB each. 100 take part in
+each round and each client in one, as for `fedloom train`, with checkpoints; every 500th round is
+evaluated on 1,000 clients, and all are evaluated at the end. The process may have 4 GiB of memory
+of its own (``RLIMIT_DATA``), which counts neither shared libraries nor what the system keeps of
+files and may drop. The files are below ``TMPDIR``. ``equal`` is a hash of the server, the metrics
+and, of few clients, all states.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import resource
@@ -22,16 +30,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from bench.timing import MODELS, begin, shortest, simulation
 from bench.workloads import CLASSES, WORKLOADS, Workload
-from fl.engine import engine, simulate
+from fl.api import trees
+from fl.engine import engine, simulate, state
+from fl.engine.simulation import Simulation
+from fl.engine.state import RoundSchedule, State
 from fl.methods.ditto import Ditto
 from fl.methods.fedavg import FedAvg
 from fl.methods.fedbn import FedBN
@@ -39,6 +51,8 @@ from fl.methods.scaffold import Scaffold
 from fl.models.cnn import CNN
 from fl.models.mlp import MLP
 from fl.models.resnet18 import ResNet18
+from fl.runner.stack import CheckpointTimes, Stack
+from fl.store.checkpoint import load_latest
 
 METHODS: Mapping[str, Any] = {
     "FedAvg": FedAvg,
@@ -202,14 +216,113 @@ def ways(sizes: tuple[int, int] = (1000, CLIENTS)) -> None:
         print(f"| {rows[0][0]} | {costs} |", flush=True)
 
 
+@dataclass(frozen=True)
+class Once(Simulation):
+    """A run in which each client takes part in one round."""
+
+    def round_schedule(self, round_: int) -> RoundSchedule:
+        """The next clients."""
+        taking = self.training.participants(self.client_data.clients)
+        clients = np.arange(self.client_data.clients)[(round_ - 1) * taking : round_ * taking]
+        return self.scheduler.round_schedule(round_, clients, ())
+
+
+def measure_once(clients: int, in_memory: bool, resumes: bool) -> dict[str, Any]:
+    """What Ditto costs in this process where each client takes part once.
+
+    in_memory: whether states are in memory, without a limit; else as in a run.
+    resumes: whether the last checkpoint is opened, too.
+    """
+    if in_memory:
+        state.MEMORY_BYTES = 2**62
+    else:
+        resource.setrlimit(resource.RLIMIT_DATA, (2**32, 2**32))
+    shape, build = BUILT["MLP"]
+    plain = simulation(
+        Workload("", clients, 20, shape, 10, 1, pixels=True),
+        lambda: build(shape, CLASSES),
+        method=Ditto(),
+        tests=0.25,
+        rounds=-(-clients // 100),
+        participation=100 / clients,
+        evaluate_every=500,
+        evaluate_clients=1000,
+    )
+    run = Once(**{field.name: getattr(plain, field.name) for field in fields(plain)})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        stack = Stack.begin({"run": run}, {"run": None}, "stacked")
+        stack.states["run"].client_states.file.folder = folder
+        begun, used = time.perf_counter(), time.process_time()
+        checkpoints, saved = CheckpointTimes(None), list[float]()
+        for finished in simulate.lockstep(stack.simulations, stack.states, 0, "stacked"):
+            stack.add(finished)
+            if checkpoints.is_due(stack.round):
+                with checkpoints.measure():
+                    stack.save(folder / "checkpoint")
+                saved.append(checkpoints.seconds)
+        cost: dict[str, Any] = {"s": time.perf_counter() - begun}
+        cost |= {"processor": time.process_time() - used, "checkpoints": len(saved)}
+        last = finished["run"].state
+        stack.states = {"run": last}
+        with checkpoints.measure():
+            stack.save(folder / "checkpoint")
+        blocks = {path.stat().st_ino: path.stat().st_blocks for path in folder.rglob("*")}
+        cost |= {"last": checkpoints.seconds, "disk": sum(blocks.values()) * 512 / 2**30}
+        cost["equal"] = _hash_of(last, stack.table("run"), states=clients <= 20_000)
+        begun = time.perf_counter()
+        replace(run, training=replace(run.training, evaluate_clients=None)).evaluate(last, 1)
+        cost["evaluated"] = time.perf_counter() - begun
+        if resumes:
+            begun = time.perf_counter()
+            found = load_latest(folder / "checkpoint")
+            assert found is not None
+            Stack.resume(found, {"run": run})
+            cost["resumed"] = time.perf_counter() - begun
+        return {**cost, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+
+
+def _hash_of(last: State, rows: pd.DataFrame, states: bool) -> str:
+    """The first digits of a SHA-256 of what a run has come to."""
+    digest = hashlib.sha256(rows.to_csv().encode())
+    clients = last.client_states
+    trees_ = [last.server, *(map(clients.client, range(clients.count)) if states else ())]
+    for leaf in (leaf for tree in trees_ for leaf in trees.leaves(tree)):
+        digest.update(leaf.numpy().tobytes())
+    return digest.hexdigest()[:8]
+
+
+ONCE = ((10_000, "in memory"), (10_000, ""), (100_000, "resumed"), (CLIENTS, ""))
+"""Cases of the table of clients with state."""
+
+
+def with_state() -> None:
+    """The table of clients with state."""
+    heads = ("a round, ms", "all, s", "a checkpoint, s", "disk, GiB", "evaluated, s", "GiB")
+    print(f"\n| clients | {' | '.join(heads)} | equal |\n|---|{'---:|' * len(heads)}---|")
+    for clients, how in ONCE:
+        words = (str(clients), how)
+        command = [sys.executable, "-m", "bench.scale", "--once", *words]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        cost = json.loads(done.stdout.splitlines()[-1])
+        resumed = f", resumed in {cost['resumed']:.0f} s" if "resumed" in cost else ""
+        print(
+            f"| {clients:,}{', in memory' * (how == 'in memory')}{resumed} "
+            f"| {1e5 * cost['processor'] / clients:.1f} | {cost['s']:.0f} | {cost['last']:.1f} "
+            f"| {cost['disk']:.1f} | {cost['evaluated']:.0f} | {cost['memory']:.2f} "
+            f"| {cost['equal']} |",
+            flush=True,
+        )
+
+
 def evaluation(work: Workload, name: str, method: Any, tries: int = 3) -> tuple[float, float]:
     """Seconds of a round, and of an evaluation where each client has a third as many samples."""
     run = simulation(work, MODELS[name], method=method, tests=1 / 3)
     plan = run.round_schedule(1)
     # As after a round: every client has a model of its own.
-    state, _ = engine.run_round(run.method, run.begin(), plan, "stacked")
-    train = partial(engine.run_round, run.method, state, plan, "stacked")
-    trained, scored = shortest([train, partial(run.evaluate, state, 1)], tries)
+    after, _ = engine.run_round(run.method, run.begin(), plan, "stacked")
+    train = partial(engine.run_round, run.method, after, plan, "stacked")
+    trained, scored = shortest([train, partial(run.evaluate, after, 1)], tries)
     return trained, scored
 
 
@@ -228,14 +341,22 @@ def main() -> None:
     """Print the tables in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", help="a case as JSON, measured in this process")
+    parser.add_argument("--once", nargs=2, help="clients with state, measured in this process")
+    parser.add_argument("--states", action="store_true", help="the table of clients with state")
     asked = parser.parse_args()
     begin("many clients")
     if asked.case:
         print(json.dumps(measure(Case(**json.loads(asked.case)))))
         return
-    rounds()
-    ways()
-    evaluations()
+    if asked.once:
+        clients, how = asked.once
+        print(json.dumps(measure_once(int(clients), how == "in memory", how == "resumed")))
+        return
+    if not asked.states:
+        rounds()
+        ways()
+        evaluations()
+    with_state()
 
 
 if __name__ == "__main__":

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import killing
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from fl.base import files
 from fl.base.errors import DataError, FedloomError
+from fl.base.row_file import Place, RowFile, read_rows
 from fl.store import checkpoint
 
 FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"]
@@ -221,6 +226,98 @@ def test_killed_at_every_touch_of_the_disk(
     assert caplog.messages == []
     newest = checkpoint.load_latest(folder)
     assert is_of(newest, 3 if act is save_next else 2)
+
+
+SIZE = 5000
+
+
+def table_of(round: int) -> np.ndarray:
+    """The rows of clients after a round, which changes those of the first ``round % 6``."""
+    last = [max((r for r in range(1, round + 1) if k < r % 6), default=0) for k in range(6)]
+    return np.random.default_rng(0).integers(0, 99, (6, SIZE), np.uint8) + np.uint8([last]).T
+
+
+def save_in_file(folder: Path, rounds: Sequence[int]) -> None:
+    """Save checkpoints as a process does that has the clients of its run in a file."""
+    file, places, held = RowFile(SIZE), list[Place](), list[list[Place]]()
+    file.folder = folder.parent
+    folder.mkdir(exist_ok=True)
+    for round in rounds:
+        changed = round % 6 if places else 6
+        places = [*file.write(table_of(round)[:changed]), *places[changed:]]
+        file.seal(places)
+        clients = {
+            "places": torch.tensor([place.number for place in places]),
+            "digests": torch.tensor([list(place.digest) for place in places], dtype=torch.uint8),
+        }
+        state = {"run": {**modality_state(round), "clients": clients}}
+        checkpoint.save_checkpoint(folder, round, state, {}, rows_of(round), {"run": file})
+        held = [*held, places][-checkpoint.MAX_CHECKPOINTS :]
+
+
+def round_in_file(folder: Path) -> int:
+    """The round of the newest checkpoint, all of whose rows are of that round."""
+    found = checkpoint.load_latest(folder)
+    assert found is not None
+    numbers = found.state["run"]["clients"]["places"].tolist()
+    rows = np.concatenate([*read_rows(found.row_files["run"], SIZE, numbers)])
+    assert (rows == table_of(found.round)).all()
+    return found.round
+
+
+def test_clients_in_a_file_are_those_of_the_checkpoint(tmp_path: Path) -> None:
+    save_in_file(tmp_path, range(1, 9))
+    assert names(tmp_path) == ["round-000007", "round-000008"]
+    assert round_in_file(tmp_path) == 8
+    shutil.rmtree(tmp_path / "round-000008")
+    assert round_in_file(tmp_path) == 7, "later rounds wrote nothing to its places"
+
+
+def test_killed_at_every_touch_of_the_disk_with_clients_in_a_file(tmp_path: Path) -> None:
+    kills = 0
+    save_in_file(tmp_path / "start", [1, 2])
+    while True:
+        folder = tmp_path / str(kills)
+        shutil.copytree(tmp_path / "start", folder)
+        if not killing.killed_at(kills + 1, save_in_file, folder, [3, 4]):
+            break
+        assert round_in_file(folder) in (2, 3, 4)
+        assert not [name for name in names(folder) if name.startswith(".round")]
+        kills += 1
+    assert kills >= 20
+    assert round_in_file(folder) == 4
+
+
+@pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
+def test_a_damaged_row_of_a_client_is_noticed(
+    harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for rounds in ([1], [2]):  # Two processes, each with a file of its own.
+        save_in_file(tmp_path, rounds)
+    path = tmp_path / "round-000002" / "run.rows"
+    content = bytearray(path.read_bytes())
+    found = checkpoint.load_latest(tmp_path)
+    assert found is not None
+    last = max(found.state["run"]["clients"]["places"].tolist())
+    if harm == "flip":
+        content[last * SIZE + 7] ^= 1
+    path.unlink()
+    if harm != "remove":
+        path.write_bytes(content if harm == "flip" else content[: last * SIZE])
+    assert round_in_file(tmp_path) == 1
+    assert names(tmp_path) == ["round-000001"]
+    assert "run.rows" in caplog.text
+
+
+def test_a_file_of_clients_is_copied_where_it_cannot_get_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "no hard links here")
+
+    monkeypatch.setattr(os, "link", refuse)
+    save_in_file(tmp_path, range(1, 5))
+    assert round_in_file(tmp_path) == 4
 
 
 def test_a_full_disk_leaves_the_ones_before(small_disk: Path) -> None:
