@@ -100,8 +100,11 @@ class RowFile:
 
     def link(self, target: Path) -> None:
         """Give the file a further name; where the file system has no hard links, copy it."""
+        name = f"/proc/self/fd/{self._handle}"
         try:
-            os.link(f"/proc/self/fd/{self._handle}", target, follow_symlinks=True)
+            # A descriptor of a folder, which counts for relative names alone, makes Python call
+            # the function of the system that follows this symbolic link to the file.
+            os.link(name, target, src_dir_fd=self._handle)
         except OSError:
             with files.atomic_writer(target) as copy:
                 for begin in range(0, self._count * self.row_bytes, CHUNK_BYTES):

@@ -113,7 +113,9 @@ def _added_names(spec: Spec) -> list[str]:
 
 
 def _folder_size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in _files_below(folder))
+    """Return the bytes of the files below a folder; one with several names counts once."""
+    files = [path.stat() for path in _files_below(folder)]
+    return sum({file.st_ino: file.st_size for file in files}.values())
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

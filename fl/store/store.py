@@ -5,8 +5,9 @@
     root/<run>/           run.json (sealed), metrics.parquet, final.safetensors (if asked for),
                           predictions.parquet (likewise), traces.safetensors (if the method has
                           traces)
-    root/<run>.partial/   checkpoint/, lease.json, attempt-N.json (see `fl.store.workspace`), and
-                          while it finishes result-*/
+    root/<run>.partial/   checkpoint/, lease.json, attempt-N.json (see `fl.store.workspace`),
+                          .clients.*.tmp (clients that do not fit into memory, see
+                          `fl.base.row_file`), and while it finishes result-*/
 
 A run is finished in ``<run>.partial/result-*/``, written to the disk and renamed to ``<run>``. Then
 the checkpoints are removed, and after them the lease. A kill before the rename leaves the

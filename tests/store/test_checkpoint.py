@@ -268,6 +268,9 @@ def round_in_file(folder: Path) -> int:
 def test_clients_in_a_file_are_those_of_the_checkpoint(tmp_path: Path) -> None:
     save_in_file(tmp_path, range(1, 9))
     assert names(tmp_path) == ["round-000007", "round-000008"]
+    stored = [(tmp_path / name / "run.rows").stat() for name in names(tmp_path)]
+    assert stored[0].st_ino == stored[1].st_ino, "one file of two names"
+    assert stored[0].st_size <= (6 + 3 * 5) * SIZE
     assert round_in_file(tmp_path) == 8
     shutil.rmtree(tmp_path / "round-000008")
     assert round_in_file(tmp_path) == 7, "later rounds wrote nothing to its places"
