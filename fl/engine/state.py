@@ -279,14 +279,14 @@ class ClientStates(Mapping[str, Any]):
         }
 
     def from_checkpoint(
-        self, checkpoint: Tree, row_file: Path | None = None, folder: Path | None = None
+        self, checkpoint: Tree, folder: Path | None = None, row_file: Path | None = None
     ) -> ClientStates:
         """Return these clients, which are those before round 1, as a checkpoint has them.
 
         Args:
             checkpoint: Result of `to_checkpoint` or `to_message`.
-            row_file: The checkpoint's file of rows, if it has ``places``. The rows are copied.
-            folder: Folder of this object's own ``file``.
+            folder: Folder of the ``file`` of the result.
+            row_file: The checkpoint's own file, if it has ``places``. The rows are copied.
         """
         begun = self.from_initial(checkpoint["initial"], self.facts, self.count)
         begun.file.folder = folder

@@ -167,8 +167,8 @@ class Stack:
             server = trees.to(tree["server"], simulation.device)
             begun, row_file = simulation.begin().client_states, saved.row_files.get(run)
             # As in `_save`, the process's own file is beside the folder of checkpoints.
-            folder = row_file and row_file.parents[2]
-            clients = begun.from_checkpoint(tree["clients"], row_file, folder)
+            folder = saved.folder.parents[1]
+            clients = begun.from_checkpoint(tree["clients"], folder, row_file)
             states[run] = State(server, clients)
             run_rows = saved.rows[saved.rows["run"] == run]
             rows[run] = run_rows.drop(columns="run").reset_index(drop=True)

@@ -16,7 +16,7 @@ import logging
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,7 @@ class Checkpoint:
         state: Trees of server and clients.
         extra: Other values, which JSON can represent.
         rows: Metrics so far.
+        folder: Folder of this checkpoint.
         row_files: By run, its file of clients, if it has one.
     """
 
@@ -175,7 +176,8 @@ class Checkpoint:
     state: Tree
     extra: dict[str, Any]
     rows: pd.DataFrame
-    row_files: Mapping[str, Path] = field(default_factory=dict)
+    folder: Path
+    row_files: Mapping[str, Path]
 
 
 def save_checkpoint(
@@ -252,7 +254,7 @@ def _read(path: Path, device: str | torch.device) -> Checkpoint:
         row_files[run], clients = path / _row_file_name(run), state[run]["clients"]
         digests = clients["digests"].numpy(force=True)
         check_rows(row_files[run], row_bytes, clients["places"].tolist(), digests)
-    return Checkpoint(record["round"], state, record["extra"], rows, row_files)
+    return Checkpoint(record["round"], state, record["extra"], rows, path, row_files)
 
 
 def _row_file_name(run: str) -> str:

@@ -159,7 +159,7 @@ def test_what_is_saved_is_loaded(puts: int, limit: int, tmp_path: Path) -> None:
         clients.file.link(row_file)
     saved = checkpoint.load_tree(tmp_path / "clients")
     message = begun.from_checkpoint(clients.to_message())
-    for loaded in (begun.from_checkpoint(saved, row_file, tmp_path), message):
+    for loaded in (begun.from_checkpoint(saved, tmp_path, row_file), message):
         assert sorted(loaded.rows) == sorted(clients.rows)
         assert loaded.are_in_file == clients.are_in_file
         assert worlds.same(loaded, clients)
