@@ -285,7 +285,7 @@ def measure_once(clients: int, in_memory: bool, resumes: bool) -> dict[str, Any]
 
 def _hash_of(last: State, rows: pd.DataFrame, states: bool) -> str:
     """The first digits of a SHA-256 of what a run has come to."""
-    digest = hashlib.sha256(rows.to_csv().encode())
+    digest = hashlib.sha256(pd.util.hash_pandas_object(rows).to_numpy().tobytes())
     clients = last.client_states
     trees_ = [last.server, *(map(clients.client, range(clients.count)) if states else ())]
     for leaf in (leaf for tree in trees_ for leaf in trees.leaves(tree)):

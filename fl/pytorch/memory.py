@@ -49,7 +49,13 @@ def keeping_freed_memory() -> Iterator[None]:
         yield
     finally:
         if _set_thresholds(*GLIBC_THRESHOLDS):
-            ctypes.CDLL(None).malloc_trim(0)
+            return_freed_memory()
+
+
+def return_freed_memory() -> None:
+    """Return memory that is free now to the kernel, if the C library is glibc."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

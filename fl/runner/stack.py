@@ -42,6 +42,7 @@ from fl.engine.state import ClientStates, State
 from fl.plan.bundle import Bundle, Run
 from fl.plan.run_spec import RunSpec
 from fl.pytorch import portable
+from fl.pytorch.memory import return_freed_memory
 from fl.runner import environment
 from fl.runner.costs import measure_or_explain
 from fl.runner.job_processes import Interruption
@@ -68,6 +69,12 @@ rounds lie between them.
 
 EXPECTED_CHECKPOINT_SECONDS = 0.1
 """Expected time of a process's first checkpoint of a run; later ones take as long as the last."""
+
+
+ROUNDS_OF_FREED_MEMORY = 100
+"""Rounds after which freed memory is returned, if clients are many. It would grow with the rounds,
+since the small tables of each round divide it.
+"""
 
 
 @dataclass
@@ -201,6 +208,9 @@ class Stack:
         self.states = {
             run: round_.state for run, round_ in finished.items() if not round_.ends_early
         }
+        are_in_file = any(state.client_states.are_in_file for state in self.states.values())
+        if are_in_file and self.round % ROUNDS_OF_FREED_MEMORY == 0:
+            return_freed_memory()
 
     def table(self, run: str) -> pd.DataFrame:
         """Return all metrics of a run so far."""
