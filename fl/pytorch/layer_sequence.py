@@ -48,13 +48,7 @@ class LayerSequence:
     """
 
     def __init__(self, module: nn.Module, channels_last: bool) -> None:
-        layers = _with_pools_first([*_layers(module)])
-        # The gradients of the layer before a ReLU do not depend on that layer's outputs.
-        self._writes = {
-            layer
-            for before, layer in pairwise(layers)
-            if type(layer) is nn.ReLU and type(before) in FOLDED_LAYERS
-        }
+        layers = _with_cheap_relus([*_layers(module)])
         self._steps, self._channels_last = [*_steps(layers)], channels_last
         self._names = {layer: name for name, layer in module.named_modules()}
         self.head: nn.Module | None = None
@@ -146,8 +140,6 @@ class LayerSequence:
             )
         if isinstance(layer, nn.Linear):
             return _linear_on_stack(layer, x)
-        if layer in self._writes:
-            return x.relu_()
         outputs: Tensor = type(layer).forward(layer, x)
         return outputs
 
@@ -309,11 +301,18 @@ def _linear_on_stack(layer: nn.Linear, x: Tensor) -> Tensor:
     return rows.reshape(*x.shape[:-1], -1)
 
 
-def _with_pools_first(layers: list[nn.Module]) -> list[nn.Module]:
-    """Move each maximum pool before a ReLU, which then has fewer numbers, and the same results."""
+def _with_cheap_relus(layers: list[nn.Module]) -> list[nn.Module]:
+    """Move each maximum pool before a ReLU, and let a ReLU write into its inputs if it may.
+
+    Results and gradients stay the same: the gradients of these layers do not depend on their
+    outputs, into which the ReLU behind them writes.
+    """
     for i, (first, second) in enumerate(pairwise(layers)):
         if type(first) is nn.ReLU and type(second) is nn.MaxPool2d:
             layers[i : i + 2] = second, first
+    for i, (first, second) in enumerate(pairwise(layers), 1):
+        if type(first) in FOLDED_LAYERS and type(second) is nn.ReLU:
+            layers[i] = nn.ReLU(inplace=True)
     return layers
 
 
