@@ -36,6 +36,13 @@ hours. A run depends on both, since the ids of its data are part of its name. Ro
 no data set imports (``plan``, ``store``, ``runner``, ``report``, ``cli``) decide no numbers.
 """
 
+TEXT_MODULES = tuple(
+    f"base/{name}.py" for name in ("errors", "folders", "hashes", "identity", "plugins", "units")
+)
+"""Modules of the rooms that decide no number, as all that they return are texts, paths and names:
+of errors, of folders, of units, and of runs.
+"""
+
 IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t][^\n(]*(?:\([^)]*\))?", re.MULTILINE)
 
 
@@ -142,7 +149,7 @@ def root_hash(root: str) -> str:
 def room_hash(name: str) -> str:
     """Return the hash of a room's code; used for reports, which decide no numbers."""
     return digest(
-        {file_label(path): _hash(path, None) for path in sorted((ROOT / name).rglob("*.py"))}
+        {file_label(path): hash_code(path) for path in sorted((ROOT / name).rglob("*.py"))}
     )
 
 
@@ -234,16 +241,17 @@ def _opened_files(root: str, packages: tuple[tuple[str, Path], ...]) -> dict[str
 
 @cache
 def _files(root: str, packages: tuple[tuple[str, Path], ...]) -> dict[str, str]:
+    paths = code_files(root)
+    if root not in ROOMS and _plugin_of(_component_file(root)):
+        return {file_label(path): hash_code(path) for path in paths}
     certified = read_certified().files
-    return {
-        file_label(path): _hash(path, certified.get(file_label(path))) for path in code_files(root)
-    }
+    return {file_label(path): _hash(path, certified.get(file_label(path))) for path in paths}
 
 
 def _hash(path: Path, certified: tuple[str, str] | None) -> str:
     if certified is not None and certified[0] == hash_bytes(path.read_bytes()):
         return certified[1]
-    return hash_code(path)
+    return hash_code(path, is_own=True)
 
 
 def file_label(path: Path) -> str:
@@ -260,7 +268,8 @@ def code_files(root: str) -> list[Path]:
         components = {path for folder in _folders(ROOT) for path in folder.rglob("*.py")}
         # A stub decides which names a package imports.
         shared = {path for room in ROOMS[root] for path in (ROOT / room).rglob("*.py*")}
-        return sorted(p for p in shared - components if p.suffix in (".py", ".pyi"))
+        others = components | {ROOT / name for name in TEXT_MODULES}
+        return sorted(p for p in shared - others if p.suffix in (".py", ".pyi"))
     return _component_files(_component_file(root))
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fl.base import identity, registry
 from fl.base.errors import Location
-from fl.base.hashes import hash_bytes, hash_code
+from fl.base.hashes import digest, hash_bytes, hash_code
 from fl.base.identity import CORE, DATA
 
 MAX_FILES = 3
@@ -133,11 +133,16 @@ def certify(versions: Mapping[str, int]) -> None:
     Args:
         versions: The version of each of `roots`, and of the options that have one.
     """
-    hashes = {root: identity.root_hash(root) for root in roots()}
-    paths = {path for root in hashes for path in identity.code_files(root)}
+    paths_by_root = {root: identity.code_files(root) for root in roots()}
     hashes_by_file = {
-        identity.file_label(path): [hash_bytes(path.read_bytes()), hash_code(path)]
+        identity.file_label(path): [hash_bytes(path.read_bytes()), hash_code(path, is_own=True)]
+        for paths in paths_by_root.values()
         for path in paths
+    }
+    # From these and not from the hashes of before, which may be of another kind.
+    hashes = {
+        root: digest({label: hashes_by_file[label][1] for label in map(identity.file_label, paths)})
+        for root, paths in paths_by_root.items()
     }
     content: dict[str, Mapping[str, int | str | list[str] | dict[str, list[str]]]]
     content = {

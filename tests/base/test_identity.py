@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fl.base import hashes, identity, plugins, registry
+from fl.base import files, identity, plugins, registry
 from fl.base.errors import FedloomError
 from fl.plan import certification
 
@@ -123,6 +125,7 @@ def test_a_hash_is_another_name_of_the_version_under_which_it_was_certified(pack
         ("methods/fedavg.py", "RATE = 1\n", {"method fedavg", "method fedprox"}),
         ("methods/fedprox.py", FILES["methods/fedprox.py"] + "\nX = 1\n", {"method fedprox"}),
         ("report/tables.py", "DIGITS = 4\n", set()),
+        ("base/units.py", "BYTE = 8\n", set()),
     ],
 )
 def test_an_edit_names_what_it_can_reach_by_its_hash(
@@ -137,6 +140,42 @@ def test_an_edit_names_what_it_can_reach_by_its_hash(
     if file in FILES:
         (package / file).write_text(FILES[file])
         assert names() == before
+
+
+def test_a_method_is_named_by_what_decides_its_numbers(package: Path) -> None:
+    """Types and texts of errors rename neither code of Fedloom nor what it certified before."""
+    lazy = "from __future__ import annotations\n"
+    (package / "methods/fedavg.py").write_text(f"{lazy}\ndef f(x):\n    raise KeyError('a')\n")
+    forget()
+    certification.certify(dict.fromkeys(certification.roots(), 1))
+    before = names("method fedavg", "method fedprox")
+    typed = f"{lazy}\ndef f(x: int) -> None:\n    raise KeyError('b')\n"
+    (package / "methods/fedavg.py").write_text(typed)
+    assert renamed(before) == set() and before["method fedavg"] == "1"
+
+
+def test_a_root_that_was_certified_by_another_kind_of_hash_keeps_it_as_a_name(
+    package: Path,
+) -> None:
+    content = files.parse_json(identity.NUMBERS.read_bytes())
+    content["hashes"]["core"] = "0" * 16
+    files.write_json(identity.NUMBERS, content)
+    forget()
+    certification.certify(dict.fromkeys(certification.roots(), 1))
+    assert "0" * 16 in certification.equal_names("core", ROOTS)
+    assert names() == dict.fromkeys(ROOTS, "1")
+
+
+NUMBERS = re.compile(r"\b(int|float|complex|Tensor|ndarray|Series|DataFrame|Generator)\b")
+
+
+@pytest.mark.parametrize("name", identity.TEXT_MODULES)
+def test_modules_that_decide_no_number_return_none(name: str) -> None:
+    tree = ast.parse((identity.ROOT / name).read_bytes())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    returned = {node.name: ast.unparse(node.returns) for node in functions if node.returns}
+    public = {key: text for key, text in returned.items() if not key.startswith("_")}
+    assert not {key for key, text in public.items() if NUMBERS.search(text)}
 
 
 @pytest.mark.parametrize(
@@ -301,7 +340,10 @@ def test_a_reader_of_a_plugin_opens_files(package: Path) -> None:
 def test_a_file_that_nobody_touched_is_not_parsed(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hashes, "hash_code", lambda path: pytest.fail(f"parsed {path}"))
+    def parse(path: Path, is_own: bool = False) -> str:
+        pytest.fail(f"parsed {path}")
+
+    monkeypatch.setattr(identity, "hash_code", parse)
     assert names() == dict.fromkeys(ROOTS, "1")
 
 
