@@ -62,9 +62,9 @@ TYPE_MODULES = {"typing", "collections.abc"}
 def numeric_syntax(tree: ast.Module) -> ast.Module:
     """Return the syntax of a file without what cannot decide a number; ``tree`` is changed.
 
-    Left out are the annotations of functions and of variables in functions, where they are not
-    evaluated (``from __future__ import annotations``), blocks ``if TYPE_CHECKING``, imports of types
-    that nothing else uses, and the texts in ``raise`` statements and in messages to a log.
+    Left out are the texts in ``raise`` statements and in messages to a log, and where annotations
+    are not evaluated (``from __future__ import annotations``), those of functions and of variables
+    in functions, blocks ``if TYPE_CHECKING``, and imports of types that nothing else uses.
 
     Annotations that code may read stay: those of classes, which are the fields of data classes, of
     parameters with a name only, which are keys, and of functions with a decorator.

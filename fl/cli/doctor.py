@@ -16,7 +16,7 @@ from fl.base.errors import FedloomError
 from fl.base.files import check_writable, sharing_problem
 from fl.base.units import size
 from fl.cli.commands import add_config_option, say
-from fl.plan import certification, config
+from fl.plan import config
 from fl.plan.config import is_installed
 
 PURPOSE_BY_PACKAGE = {
@@ -67,7 +67,7 @@ def lines(folder: Path) -> Iterator[str]:
     from fl.runner import environment
 
     yield f"fedloom    {environment.version()}, Python {platform.python_version()}"
-    yield f"code       {certification.uncertified_note() or 'shared code is certified'}"
+    yield f"code       {environment.uncertified_note() or 'shared code is certified'}"
     yield f"training   {', '.join(_version(name) for name in TRAINING_PACKAGES)}"
     for extra in ("workflow", *PACKAGES_BY_EXTRA):
         yield f"{extra:10} {_missing_packages(extra)}"

@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from fl.cli.stores import (
     runs_of_studies,
     store_of,
 )
-from fl.plan import config
+from fl.plan import certification, config
 from fl.store import run_check
 from fl.store.run_record import run_of
 from fl.store.store import Store
@@ -105,6 +106,15 @@ def _ls(parsed: argparse.Namespace) -> None:
     for line in table(runs):
         say(line)
     say(f"{quantity(len(runs), 'run')}, {_total_size(runs)}")
+    uncertified = Counter(
+        stored.record.get("versions", {}).get("fedloom", "an unknown version")
+        for stored in runs
+        if stored.record and certification.was_never_certified(stored.record)
+    )
+    if uncertified:
+        states = ", ".join(f"{count} of {state}" for state, count in sorted(uncertified.items()))
+        count = quantity(sum(uncertified.values()), "run")
+        say(f"{count} of code that was never certified, which no other state finds: {states}")
 
 
 def _json_record(stored: StoredRun) -> dict[str, Any]:

@@ -15,10 +15,12 @@ from fl.base.units import duration, quantity, values_text
 from fl.cli.commands import add_config_option, add_words, say
 from fl.cli.stores import readable
 from fl.plan import analyses, certification, overrides
+from fl.plan import analyses, config
 from fl.plan import plan as plans
 from fl.plan.bundle import Bundle, Run, missing_runs
 from fl.plan.plan import Plan
 from fl.plan.study_plan import StudyPlan, few_units_note
+from fl.runner import environment
 from fl.store.store import Store
 from fl.workflow import jobs, selection
 from fl.workflow.estimate import Rates, client_steps, large_metrics
@@ -107,7 +109,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             f"{archived} of them need no training, as they are in {archive.root}. "
             f"Try: fedloom store import {archive.root}"
         )
-    yield from filter(None, [certification.uncertified_note()])
+    yield from filter(None, [environment.uncertified_note()])
     yield from (line for lines in damages.values() for line in lines)
     if damages:
         yield (

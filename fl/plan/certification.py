@@ -10,12 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fl.base import identity, registry
 from fl.base.errors import Location
+from fl.base.files import parse_json
 from fl.base.hashes import digest, hash_bytes, hash_code
 from fl.base.identity import CORE, DATA
+
+Content = dict[str, Any]
+"""Content of ``numbers.json``: versions, hashes, former hashes and files, each by name."""
 
 MAX_FILES = 3
 """Largest number of files that are named."""
@@ -92,6 +96,21 @@ def find_doubt(root: str, name: str, roots: Collection[str]) -> Doubt | None:
     return Doubt(f"{root}: code that was never certified", False)
 
 
+def was_never_certified(record: Mapping[str, Any]) -> bool:
+    """Whether a run is of code of ``fl`` that was not certified, then or later.
+
+    Args:
+        record: The content of its ``run.json``.
+    """
+    if not any(label.startswith("fl/") for label in record.get("code_files", ())):
+        return False
+    data_ids = ("dataset", "partition")
+    names = {name for key, name in record["code"].items() if key not in data_ids}
+    hashes = {name for name in names if not is_version(name)}
+    # Without one, the code of data was not certified, which is a part of their ids.
+    return not hashes or not hashes <= certified_hashes()
+
+
 def uncertified_note() -> str:
     """Return a sentence on shared code that is not certified as it is; empty if all is."""
     hashes = identity.read_certified().hashes
@@ -103,7 +122,7 @@ def uncertified_note() -> str:
     changes = f" ({', '.join(files[:MAX_FILES])}{more})" if files else ""
     return (
         f"shared code is not certified: {' and '.join(edited)}{changes}. Names of runs hold a hash "
-        "of this state, and are not found at another. Try: `make golden`, which certifies it"
+        "of this state, and are not found at another"
     )
 
 
@@ -144,13 +163,42 @@ def certify(versions: Mapping[str, int]) -> None:
         root: digest({label: hashes_by_file[label][1] for label in map(identity.file_label, paths)})
         for root, paths in paths_by_root.items()
     }
-    content: dict[str, Mapping[str, int | str | list[str] | dict[str, list[str]]]]
-    content = {
+    content: Content = {
         "versions": versions,
         "hashes": hashes,
         "former_hashes": _former_hashes(versions, hashes),
         "files": hashes_by_file,
     }
+    _write(content)
+
+
+def certify_state(versions: Mapping[str, int], hashes: Mapping[str, str]) -> int:
+    """Certify an earlier state of the code, whose numbers were those of its versions.
+
+    Args:
+        versions: The versions in its ``numbers.json``.
+        hashes: By root, the hash of its code.
+
+    Returns:
+        How many of the hashes were not known.
+    """
+    content: Content = parse_json(identity.NUMBERS.read_bytes())
+    certified, former_hashes = identity.read_certified(), content.setdefault("former_hashes", {})
+    risen = {
+        name for name in certified.versions if certified.versions[name] > versions.get(name, 1)
+    }
+    count = 0
+    for root, name in hashes.items():
+        known = {certified.hashes.get(root, name), *certified.former_hashes.get(root, ())}
+        if name not in known:
+            former_hashes[root] = {**former_hashes.get(root, {}), name: sorted(risen)}
+            count += 1
+    _write(content)
+    return count
+
+
+def _write(content: Content) -> None:
+    """Write ``numbers.json``."""
     lines = []
     for key, values in content.items():
         inner = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(values.items()))

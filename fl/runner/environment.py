@@ -5,17 +5,20 @@ Jobs of a cluster use a copy of the code, so that an edit or a pull changes no q
 
 from __future__ import annotations
 
+import io
 import platform
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 from fl.base import files, identity, plugins
 from fl.base.hashes import hash_bytes
+from fl.plan import certification
 
 VERSION = "0.2.0.dev0"
 """Version of the next release; `version` adds the commit."""
@@ -69,6 +72,59 @@ def _git(*words: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return result.stdout.strip() if result.returncode == 0 else None
+
+
+MAX_TRIED_COMMITS = 10
+"""Largest number of commits that are looked at for one whose code is certified."""
+
+
+@cache
+def last_certified() -> tuple[str, str] | None:
+    """Return commit and date of the last state of this clone whose code is certified.
+
+    It is one that wrote ``numbers.json``, and whose files are those that were certified. None
+    without such a commit, without git, and without a clone.
+    """
+    if not (ROOT / ".git").exists():
+        return None
+    numbers = f"{plugins.FL.name}/{identity.NUMBERS.name}"
+    listed = _git("log", f"-{MAX_TRIED_COMMITS}", "--format=%H %cs", "--", numbers) or ""
+    for head, date in map(str.split, listed.splitlines()):
+        if _is_certified(head, numbers):
+            return head, date
+    return None
+
+
+def _is_certified(head: str, numbers: str) -> bool:
+    """Whether the files at a commit are those that its ``numbers.json`` certifies."""
+    words = ["git", "-C", str(ROOT), "archive", "--format=tar", head, plugins.FL.name]
+    archive = subprocess.run(words, capture_output=True, check=False).stdout
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            contents = {
+                info.name: file.read()
+                for info in tar
+                if (file := tar.extractfile(info)) is not None
+            }
+        certified = files.parse_json(contents[numbers])["files"]
+        return all(
+            hash_bytes(contents[label]) == hashes[0]
+            for label, hashes in certified.items()
+            if label.startswith(f"{plugins.FL.name}/")
+        )
+    except (tarfile.TarError, KeyError, ValueError):
+        return False
+
+
+def uncertified_note() -> str:
+    """Return a sentence on shared code that is not certified as it is; empty if all is."""
+    note = certification.uncertified_note()
+    if not note:
+        return ""
+    advice = "`make golden`, which certifies it"
+    if state := last_certified():
+        advice += f", or `git checkout {state[0][:9]}`, the last certified state, of {state[1]}"
+    return f"{note}. Try: {advice}"
 
 
 def version() -> str:

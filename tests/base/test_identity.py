@@ -50,8 +50,8 @@ def forget() -> None:
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A small certified ``fl``, with a plugin beside it."""
     root, mine = tmp_path / "fl", tmp_path / "mine"
-    for folder, files in ((root, FILES), (mine, MINE)):
-        for name, text in files.items():
+    for folder, texts in ((root, FILES), (mine, MINE)):
+        for name, text in texts.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
     monkeypatch.setattr(plugins, "_roots", {"fl": root, "mine": mine})
@@ -111,6 +111,16 @@ def test_a_hash_is_another_name_of_the_version_under_which_it_was_certified(pack
     certification.certify({**dict.fromkeys(ROOTS, 1), "method fedprox": 2, "core": 2})
     assert certification.equal_names("core", without) == ["2", latest]
     assert certification.equal_names("method own", ROOTS) == [identity.root_code("method own")]
+
+
+def test_an_earlier_state_is_certified_with_the_versions_that_it_had(package: Path) -> None:
+    hashes, versions = dict.fromkeys(ROOTS, "0" * 16), dict.fromkeys(ROOTS, 1)
+    certification.certify({**versions, "method fedprox": 2})
+    assert certification.certify_state(versions, hashes) == len(ROOTS)
+    assert certification.certify_state(versions, hashes) == 0, "they are known"
+    assert "0" * 16 in certification.equal_names("core", ["core", "method fedavg"])
+    assert "0" * 16 not in certification.equal_names("core", ROOTS), "FedProx had version 1 there"
+    assert names() == {**dict.fromkeys(ROOTS, "1"), "method fedprox": "2"}
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,22 @@ The exit status is 1 if any differs. ``--certify``, which `make golden` says, ru
 ``fl/numbers.json`` anew: code whose numbers agree keeps its version; where they differ, the version
 rises, the new numbers are kept, and the CHANGELOG gets a line. Bits of portable runs have a version
 of their own (`golden.portable`).
+rises, the new numbers are kept, and the CHANGELOG gets a line.
+
+    python -m tests.golden --state 1a2b3c4        certify an earlier commit, too
+
+runs all at that commit, by its own code. If they agree with what it has kept, its hashes are other
+names of its versions from then on, so that runs that were trained there are found.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +53,10 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="the names of the worlds")
     parser.add_argument("--certify", action="store_true", help="write fl/numbers.json anew")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--state", metavar="COMMIT", help="certify an earlier commit, too")
     asked = parser.parse_args()
+    if asked.state:
+        return certified_state(asked.state, asked.processes)
     names = [name for name in measure.names() if any(words in name for words in asked.only)]
     if asked.list:
         print(*names, sep="\n")
@@ -61,6 +73,35 @@ def main() -> int:
     if asked.certify and len(names) == len(measure.names()):
         return certified(measured, before, differing)
     return bool(differing)
+
+
+STATE = """
+import json
+from fl.base import identity
+from fl.plan import certification
+hashes = {root: identity.root_hash(root) for root in certification.roots()}
+print(json.dumps([identity.read_certified().versions, hashes]))
+"""
+
+
+def certified_state(commit: str, processes: int) -> int:
+    """Certify an earlier commit, if its worlds agree with what it has kept; the exit status."""
+    environment = {key: text for key, text in os.environ.items() if key != "PYTHONPATH"}
+    with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
+        tree = Path(folder) / "tree"
+        git = ["git", "-C", str(TESTS.parent), "worktree"]
+        subprocess.run([*git, "add", "--detach", str(tree), commit], check=True)
+        try:
+            words = [sys.executable, "-m", "tests.golden", "--processes", str(processes)]
+            if subprocess.run(words, cwd=tree, env=environment).returncode:
+                print(f"{commit}: nothing is certified, as its worlds differ")
+                return 1
+            words = [sys.executable, "-c", STATE]
+            told = subprocess.run(words, cwd=tree, env=environment, capture_output=True, check=True)
+        finally:
+            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+    print(f"{commit}: {certification.certify_state(*json.loads(told.stdout))} hashes are names now")
+    return 0
 
 
 def certified(

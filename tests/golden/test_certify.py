@@ -174,6 +174,30 @@ def test_runs_that_were_trained_before_their_code_was_certified_are_found(tmp_pa
     assert "8 runs checked, 0 damaged" in project.python("-m", "fl", "store", "verify")
 
 
+def test_an_earlier_commit_is_certified_afterwards(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    project.python("-c", CERTIFY)
+    certified = project.names()
+
+    def commit() -> str:
+        person = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
+        for words in (["init", "-q"], ["add", "fl", "tests"], [*person, "commit", "-qm", "a"]):
+            subprocess.run(["git", *words], cwd=tmp_path, check=True)
+        words = ["git", "rev-parse", "HEAD"]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True).stdout.strip()
+
+    project.edit_all("fl/api/training.py", "_scheduled(", "_rate_by_schedule(")
+    project.names()
+    state = commit()
+    project.train()
+    project.edit_all("fl/api/training.py", "_rate_by_schedule(", "_scheduled(")
+    assert "3 to train" in project.python("-m", "fl", "plan")
+    told = project.python("-m", "tests.golden", "--state", state, "--processes", "1")
+    assert f"{state}: 1 hashes are names now" in told
+    assert project.names() == certified
+    assert "0 to train" in project.python("-m", "fl", "plan")
+
+
 @pytest.mark.parametrize(
     ("differing", "changed", "expected"),
     [

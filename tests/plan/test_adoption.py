@@ -123,6 +123,23 @@ def test_shared_code_that_is_not_certified_is_told_before_training(
     assert told("plan") == told("doctor") == []
 
 
+def test_runs_of_code_that_nobody_certified_are_told_by_their_state(
+    place: planning.Planned, capsys: pytest.CaptureFixture[str]
+):
+    def told() -> list[str]:
+        capsys.readouterr()
+        assert main.main(["store", "ls", "--config", str(place.root / "config")]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if "certified" in line]
+
+    assert place.train("fedavg") == 0
+    [run] = place.store().runs()
+    [line] = told()
+    assert line.startswith("1 run ")
+    assert f"1 of {place.store().record(run)['versions']['fedloom']}" in line
+    certify()
+    assert told() == []
+
+
 def test_records_are_read_once(place: planning.Planned, monkeypatch: pytest.MonkeyPatch):
     assert place.train("fedavg") == place.train("falling") == 0
     certify()
