@@ -11,6 +11,7 @@ import pandas as pd
 from fl.base.errors import FedloomError, Location
 from fl.base.files import write_bytes
 from fl.cli.commands import say
+from fl.notebook import rounding
 from fl.plan import config, plan, study_files
 from fl.report import result_files, track_page, tracks
 from fl.report.facts import read_partitions
@@ -37,8 +38,13 @@ mine` sets a method of yours beside it.
 PICTURES = Path("docs/results/comparison")
 
 
-def collect(folder: Path) -> pd.DataFrame:
+def collect(folder: Path, repetitions: int = 0) -> pd.DataFrame:
     """The lines of all tracks of a config folder; draws of which a run is missing are as kept.
+
+    Args:
+        folder: The config folder.
+        repetitions: How often each track is trained again, to measure how far rounding moves its
+            lines; 0: lines that are as kept keep what was measured.
 
     Raises:
         FedloomError: For what is wrong with a study or the store.
@@ -53,8 +59,30 @@ def collect(folder: Path) -> pd.DataFrame:
             say(f"{name}: {missing} of {len(runs)} runs are missing", file=sys.stderr)
         before = _of_before(folder, track)
         both = pd.concat([table, before[~before["draw"].isin(table["draw"])]])
+        if repetitions:
+            again = [repeated(folder, name, track, k) for k in range(1, repetitions + 1)]
+            both = tracks.with_rounding(both, again)
+        else:
+            both = both.assign(rounding=_rounding_of_before(both, before))
         lines.append(both.sort_values("draw", kind="stable"))
     return pd.concat(lines, ignore_index=True)
+
+
+def _rounding_of_before(table: pd.DataFrame, before: pd.DataFrame) -> pd.Series:
+    """Return ``rounding`` of the lines that are as kept; NaN for others."""
+    key = ["method", "draw", "accuracy"]
+    kept = before.set_index(key)["rounding"]
+    values: pd.Series = kept.reindex(pd.MultiIndex.from_frame(table[key])).set_axis(table.index)
+    return values
+
+
+def repeated(folder: Path, study_name: str, track: str, number: int) -> pd.DataFrame:
+    """Return the lines of a track, trained with other last bits (`fl.notebook.rounding`)."""
+    study = config.read_yaml(study_files.file(folder, study_name))
+    result = rounding.repeat(study_name, study, number, folder, progress=True)
+    store, results = Path(result.settings.store), Path(result.settings.results)
+    rows, runs = result_files.read(result.study, store, results)
+    return tracks.measured_lines(track, starts(folder, study_name), rows, runs)
 
 
 def measured(
@@ -87,10 +115,10 @@ def _of_before(folder: Path, track: str) -> pd.DataFrame:
     return table[table["track"] == track]
 
 
-def main() -> int:
-    """Write the kept table, the pages' tables and the figures."""
+def main(repetitions: int = 0) -> int:
+    """Write the kept table, the pages' tables and the figures; `collect` tells of repetitions."""
     try:
-        table = collect(CONFIG)
+        table = collect(CONFIG, repetitions)
         say(tracks.write(CONFIG, table))
         PICTURES.mkdir(exist_ok=True)
         for name, picture in track_page.pictures(tracks.read_published(CONFIG)).items():
@@ -105,5 +133,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser("python -m tools.comparison", description=__doc__).parse_args()
-    sys.exit(main())
+    parser = argparse.ArgumentParser("python -m tools.comparison", description=__doc__)
+    text = "train each track N times with other last bits, for the column `rounding`"
+    parser.add_argument("--rounding", type=int, default=0, metavar="N", help=text)
+    sys.exit(main(parser.parse_args().rounding))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location
-from fl.base.fields import Bound, Count, NonNegative, Positive, Share
+from fl.base.fields import Bound, Count, Index, NonNegative, Positive, Share
 
 WEIGHTS = {"float32": "float32", "float64": "float64", "mixed": "float32"}
 """Type of weights and inputs by precision."""
@@ -75,6 +75,9 @@ class Training:
             `transformers`), portable for others. On GPUs, and on processors other than x86-64,
             `portable` changes nothing; a run's record says how it was computed. Data and partitions
             are always made portably.
+        rounding: Number of a repetition: above 0, the last bit of each weight with which a run
+            begins is changed, up or down by draws of this number and the seed. How far results move
+            is how far rounding alone moves them, as on another processor.
         precision: Type of weights and inputs. `mixed` is float32, but layers compute in bfloat16
             where PyTorch's autocast does: faster for large models, and results differ by more than
             rounding.
@@ -120,6 +123,7 @@ class Training:
     stragglers: Share = 0.0
     partial_work: Literal["kept", "dropped"] = "kept"
     arithmetic: Literal["auto", "portable", "native"] = "auto"
+    rounding: Index = 0
     precision: Literal["float32", "float64", "mixed"] = "float32"
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     normalisation: Literal["own", "half", "none"] = "own"

@@ -87,7 +87,7 @@ class _WithoutTexts(ast.NodeTransformer):
     """Makes the texts empty in ``raise`` statements and in messages to a log."""
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        return _Empty().visit(node)
+        return _Empty().generic_visit(node)
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         call = node.value
@@ -97,7 +97,7 @@ class _WithoutTexts(ast.NodeTransformer):
             and isinstance(call.func.value, ast.Name)
             and call.func.value.id in LOGGERS
         )
-        return _Empty().visit(node) if is_logged else self.generic_visit(node)
+        return (_Empty() if is_logged else self).generic_visit(node)
 
 
 class _Empty(ast.NodeTransformer):

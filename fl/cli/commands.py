@@ -10,9 +10,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
+
+from fl.base.errors import FedloomWarning
 
 
 def add_config_option(parser: argparse.ArgumentParser) -> None:
@@ -72,3 +76,26 @@ def loading() -> Iterator[None]:
         gc.freeze()
         if was_enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Print a `FedloomWarning` as a line on stderr, without a line of code, which says nothing."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_line(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if issubclass(category, FedloomWarning):
+                say(f"warning: {message}", file=sys.stderr)
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = show_line
+        yield

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import sys
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TextIO
 
 from fl.base import folders
-from fl.base.errors import ConfigError, FedloomError, FedloomWarning, Location
+from fl.base.errors import ConfigError, FedloomError, Location
 from fl.base.files import disk_errors
-from fl.cli.commands import add_config_option, loading, say
+from fl.cli.commands import add_config_option, loading, say, warnings_as_lines
 from fl.plan import config, study_files, yaml_text
 
 OPTION_BY_KEY = {
@@ -50,7 +46,7 @@ def _compare(parsed: argparse.Namespace) -> None:
     keys = _entry_keys(parsed.keys)
     with loading():
         from fl.notebook.compare import compare
-    with _warnings_as_lines():
+    with warnings_as_lines():
         comparison = compare(parsed.method, only=parsed.only, config=parsed.config, **keys)
     text = comparison.to_latex() if parsed.latex else repr(comparison)
     for line in text.splitlines():
@@ -59,29 +55,6 @@ def _compare(parsed: argparse.Namespace) -> None:
         with disk_errors(figure):
             canvas.savefig(figure, bbox_inches="tight")
         say(f"wrote {figure}")
-
-
-@contextlib.contextmanager
-def _warnings_as_lines() -> Iterator[None]:
-    """Print a `FedloomWarning` as a line on stderr, without a line of code, which says nothing."""
-    with warnings.catch_warnings():
-        show = warnings.showwarning
-
-        def show_line(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
-            if issubclass(category, FedloomWarning):
-                say(f"warning: {message}", file=sys.stderr)
-            else:
-                show(message, category, filename, lineno, file, line)
-
-        warnings.showwarning = show_line
-        yield
 
 
 def _entry_keys(words: Iterable[str]) -> config.Values:

@@ -1,4 +1,8 @@
-"""The command ``fedloom recompute``: train a stored run again, and print what differs."""
+"""The command ``fedloom recompute``: train a stored run again, and print what differs.
+
+With ``--rounding N`` it also measures how far rounding alone moves the run, or the results of a
+whole study.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl.base import arithmetic
+from fl.base import arithmetic, fields
+from fl.base.errors import FedloomError, Location
+from fl.base.fields import Index
 from fl.base.schema import SHARES
 from fl.base.units import quantity
-from fl.cli.commands import add_config_option, aligned, loading, say
+from fl.cli.commands import add_config_option, aligned, loading, say, warnings_as_lines
 from fl.cli.stores import add_run_argument, find_run, readable
-from fl.plan import config
+from fl.plan import config, study_files
+from fl.plan.config import Settings
 from fl.store.import_export import EXACT, TOLERANCE, find_causes
+from fl.store.store import Store
 
 if TYPE_CHECKING:
     from fl.runner.recompute import Recomputation
@@ -22,15 +30,25 @@ if TYPE_CHECKING:
 def add(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of the command."""
     add_config_option(parser)
-    add_run_argument(parser)
+    add_run_argument(parser, "; with --rounding, also a study")
     parser.add_argument("--store", type=Path, help="folder of runs (default: the config's)")
     parser.add_argument(
         "--anyway", action="store_true", help="even if another version of the code trained it"
+    )
+    parser.add_argument(
+        "--rounding",
+        type=int,
+        default=0,
+        metavar="N",
+        help="train N times with other last bits, to see how far rounding alone moves the results",
     )
     parser.set_defaults(run=_recompute)
 
 
 def _recompute(parsed: argparse.Namespace) -> int:
+    fields.value(Index, parsed.rounding, Location("--rounding"))
+    if parsed.run_prefix in study_files.files(parsed.config):
+        return _measure_rounding(parsed)
     settings = config.read_settings(parsed.config)
     store = readable(parsed.store or settings.store)
     runs = store.runs()
@@ -40,10 +58,51 @@ def _recompute(parsed: argparse.Namespace) -> int:
     with loading():
         from fl.data.download import LOCK_FILE as LOCK
         from fl.runner import recompute
-    comparison = recompute.recompute(run, store, settings, parsed.config / LOCK, parsed.anyway)
+    comparison = recompute.recompute(
+        run, store, settings, parsed.config / LOCK, parsed.anyway, parsed.rounding
+    )
     for line in comparison_lines(comparison):
         say(line)
-    return int(not comparison.is_equal)
+    if any(difference.size for difference in comparison.differences):
+        for line in _study_lines(comparison, settings, store, parsed.config):
+            say(line)
+    return int(not (comparison.is_equal or comparison.is_within_rounding))
+
+
+def _measure_rounding(parsed: argparse.Namespace) -> int:
+    """Print how far rounding alone moves the results of a study."""
+    if not parsed.rounding:
+        problem = f"{parsed.run_prefix}: is a study, of which only rounding is measured"
+        raise FedloomError(problem, "a run", "--rounding 3")
+    with loading():
+        from fl.notebook import rounding as training
+        from fl.report import rounding
+    with warnings_as_lines():
+        facts, again = training.repetitions(parsed.run_prefix, parsed.rounding, parsed.config)
+    for line in rounding.lines(facts, again):
+        say(line)
+    return 0
+
+
+def _study_lines(
+    comparison: Recomputation, settings: Settings, store: Store, folder: Path
+) -> Iterator[str]:
+    """Yield a line for each study of the config that has the run: whether verdicts change."""
+    from fl.plan import plan
+    from fl.report import rounding
+    from fl.report.facts import gather
+
+    try:
+        studies = plan.read(folder, list(settings.studies), checked=False).studies
+    except FedloomError as error:
+        yield f"verdicts are not compared, as the studies cannot be planned: {error}"
+        return
+    for name, study in studies.items():
+        if comparison.run in {run.run for run in study.runs}:
+            results = Path(settings.results)
+            facts = gather(name, results, store.root, study, writes_tables=False)
+            again = rounding.with_metrics(facts, comparison.run, comparison.metrics)
+            yield f"{name} with this run: {rounding.changed_verdicts(facts, again)}"
 
 
 def comparison_lines(comparison: Recomputation) -> Iterator[str]:
@@ -69,9 +128,14 @@ def _verdict_lines(comparison: Recomputation) -> Iterator[str]:
     scores = comparison.scores
     factor, unit = (100, " points") if scores.metric in SHARES else (1, "")
     mean, largest = factor * abs(scores.stored - scores.recomputed), factor * scores.largest
+    count = comparison.rounding.repetitions
+    moved = "how far rounding alone moves it is not stored; --rounding 3 measures it"
+    if count:
+        moved = f"rounding alone moves it by up to {factor * comparison.rounding.largest:.4g}{unit}"
+        moved += f", in {quantity(count, 'repetition')}"
     yield (
         f"{scores.metric} after the last round differs by {mean:.4g}{unit} in the mean over "
-        f"clients, by at most {largest:.4g}{unit} of a client; equal up to rounding: "
+        f"clients ({moved}), by at most {largest:.4g}{unit} of a client; equal up to rounding: "
         f"{factor * TOLERANCE:.4g}{unit}"
     )
     causes = find_causes(*comparison.records)
@@ -79,12 +143,18 @@ def _verdict_lines(comparison: Recomputation) -> Iterator[str]:
     if comparison.is_exact:
         yield f"results differ, although {EXACT}: this is a fault. Please report all these lines"
     elif causes:
-        verdict = "results are equal up to rounding" if comparison.is_equal else "results differ"
-        yield f"{verdict}, as they may where these differ: {changes}"
-    elif comparison.is_equal:
-        yield "results are equal up to rounding"
+        yield f"{_difference_text(comparison)}, as they may where these differ: {changes}"
+    elif comparison.is_equal or comparison.is_within_rounding:
+        yield _difference_text(comparison)
     else:
         yield "results differ, although nothing that is recorded does"
+
+
+def _difference_text(comparison: Recomputation) -> str:
+    if comparison.is_equal:
+        return "results are equal up to rounding"
+    is_within = comparison.is_within_rounding
+    return f"results differ{' no further than rounding moves them' if is_within else ''}"
 
 
 def _change(name: str, stored: str, current: str) -> str:

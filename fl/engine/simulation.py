@@ -11,12 +11,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import Method, View
+from fl.api.state import Weights
 from fl.api.task import Task
 from fl.api.training import Training, check_stragglers
 from fl.api.trees import Tree
@@ -123,6 +125,9 @@ class Simulation(RunSetup):
         """
         fresh_variables = self.network.init(rng.torch_seed(self.seed, "init"))
         variables = trees.to(weights or fresh_variables, self.device)
+        if self.training.rounding:
+            params = _with_other_last_bits(variables["params"], self.seed, self.training.rounding)
+            variables = {**variables, "params": params}
         counts = self.class_counts()
         clients = torch.from_numpy(self.client_data.participants)
         check_stragglers(self.training.stragglers, self.training.participants(len(clients)))
@@ -195,3 +200,22 @@ class Simulation(RunSetup):
         views: dict[str, View] = {GLOBAL: lambda server, _: dict(server)}
         state = State(trees.to(weights, self.device), {})
         return evaluate(self, replace(self.method, views=views), state, data, 0)
+
+
+def _with_other_last_bits(weights: Mapping[str, Tensor], seed: int, number: int) -> Weights:
+    """Return weights with another last bit, up or down; those that are 0 stay.
+
+    Args:
+        weights: The weights.
+        seed: Seed of the run.
+        number: Number of the repetition (`Training.rounding`).
+    """
+    changed = dict(weights)
+    for name, weight in weights.items():
+        if weight.is_floating_point():
+            drawn = rng.generator(seed, "rounding", number, name).integers(0, 2, weight.shape)
+            goes_up = torch.from_numpy(np.asarray(drawn, bool)).to(weight.device)
+            infinity = torch.full_like(weight, torch.inf)
+            neighbour = torch.nextafter(weight, torch.where(goes_up, infinity, -infinity))
+            changed[name] = torch.where(weight == 0, weight, neighbour)
+    return changed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -274,7 +275,7 @@ def _check_remarks(track: str, published: pd.DataFrame, check: pd.DataFrame) -> 
         return [f"{track}: {tracks.CHECK} has its published results in all {len(earlier)} draws"]
     remark = f"{track}: the mean of {tracks.CHECK} over {quantity(len(gap), 'draw')} differs by "
     remark += f"{gap.mean():+.2f} points from the published one, a draw by at most "
-    remark += f"{gap.abs().max():.2f}"
+    remark += f"{gap.abs().max():.2f}{_rounding_text(earlier)}"
     numbers, environments = (
         [", ".join(sorted(set(table[column]) - {""})) for table in tables]
         for column in ("numbers", "environment")
@@ -288,6 +289,14 @@ def _check_remarks(track: str, published: pd.DataFrame, check: pd.DataFrame) -> 
         remark += f", as it may by rounding: published results are of {published_environment}, "
         remark += f"these of {environments[1] or 'an unknown one'}"
     return [remark]
+
+
+def _rounding_text(published: pd.DataFrame) -> str:
+    """Return how far rounding alone moves a draw of published lines, in brackets."""
+    rounding = 100 * published["rounding"].max()
+    if math.isnan(rounding):
+        return " (how far rounding alone moves it was not measured)"
+    return f" (rounding alone moves a draw by up to {rounding:.2f})"
 
 
 def _verdict_remarks(
@@ -309,15 +318,7 @@ def _verdict_remarks(
         return []
     is_replaced = pd.MultiIndex.from_frame(lines[key]).isin(pd.MultiIndex.from_frame(check[key]))
     again = tracks.compare_with_baselines(pd.concat([lines[~is_replaced], check]))
-    pair = ["track", "method", "other"]
-    both = tests.merge(again, on=pair, suffixes=("", "_again"))
-    both = both[(both["method"] == name) | (both["other"] == name)]
-    changed = both[both["verdict"] != both["verdict_again"]]
+    is_own = (tests["method"] == name) | (tests["other"] == name)
     source = "published" if name == tracks.CHECK else "trained here"
-    texts = [
-        f"{row['track']}, {row['method']} from {row['other']}: {row['verdict_again']}, not "
-        f"{row['verdict']}"
-        for row in changed.to_dict("records")
-    ]
-    result = f"these verdicts change: {'; '.join(texts)}" if texts else "no verdict changes"
+    result = claims.changed_verdicts(tests[is_own], again, ["track"])
     return [f"with the {tracks.CHECK} {source}, {result}"]

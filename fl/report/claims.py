@@ -360,6 +360,30 @@ def with_verdicts(
     return frame.assign(verdict=pd.Series(verdicts, frame.index, dtype=object))
 
 
+NO_CHANGE = "no verdict changes"
+"""Text where no verdict is another one."""
+
+
+def changed_verdicts(tests: pd.DataFrame, again: pd.DataFrame, place: Sequence[str]) -> str:
+    """Return in words which verdicts are other ones with other values: ``no verdict changes``.
+
+    Args:
+        tests: The comparisons.
+        again: The same comparisons with other values.
+        place: Columns that identify a comparison, with ``method`` and ``other``; those with several
+            values are named.
+    """
+    both = tests.merge(again, on=[*place, "method", "other"], suffixes=("", "_again"))
+    changed = both[both["verdict"] != both["verdict_again"]]
+    named = [key for key in place if tests[key].nunique() > 1]
+    texts = [
+        f"{''.join(f'{row[key]}, ' for key in named)}{row['method']} from {row['other']}: "
+        f"{row['verdict_again']}, not {row['verdict']}"
+        for row in changed.to_dict("records")
+    ]
+    return f"these verdicts change: {'; '.join(texts)}" if texts else NO_CHANGE
+
+
 def _matrix(differences: Sequence[Mapping[Hashable, float]]) -> np.ndarray:
     """Return differences, [comparisons, units]; NaN if a comparison lacks a unit."""
     units = dict.fromkeys(unit for values in differences for unit in values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,7 @@ COLUMNS = {
     "point": "string",
     "numbers": "string",
     "environment": "string",
+    "rounding": "float64",
 }
 """Columns of published results.
 
@@ -67,7 +68,8 @@ mean over the worst tenth of these clients. errors: wrong test samples of all cl
 of the majority predictor (`fl.report.claims.majority_errors`); NaN if they were not counted. bytes,
 operations: totals of the run and of those that it starts from, of all clients and the server.
 point: the grid point that validation data chose. numbers: the versions of the code. environment:
-arithmetic and software of the run, as far as they are known; empty in older tables.
+arithmetic and software of the run, as far as they are known; empty in older tables. rounding: how
+far rounding alone moves the accuracy (`with_rounding`); NaN if that was not measured.
 """
 
 
@@ -86,10 +88,10 @@ def read_published(folder: Path) -> pd.DataFrame:
     if not path.exists():
         raise DataError(f"{path}: does not exist", advice="`make compare` trains the tracks")
     try:
-        blanks = {"worst_tenth": [""], "errors": [""], "floor": [""]}
+        blanks = {name: [""] for name in ("worst_tenth", "errors", "floor", "rounding")}
         table = pd.read_csv(path, keep_default_na=False, na_values=blanks)
         # Columns that older tables lack.
-        for column in {"errors", "floor"} - {*table}:
+        for column in {"errors", "floor", "rounding"} - {*table}:
             table[column] = math.nan
         if "stage" not in table:
             table["stage"] = PERSONAL
@@ -137,11 +139,27 @@ def measured_lines(
     columns = ["method", "title", "point", "numbers", "environment", "bytes", "operations"]
     about = about[[*SETTING, *columns]]
     table = summary[summary["mean"].notna() & ~summary["method"].str.endswith(START)].merge(about)
-    table = table.assign(track=track, draw=table["partition"].map(places.index))
+    draws = table["partition"].map(places.index)
+    table = table.assign(track=track, draw=draws, rounding=math.nan)
     table = table.rename(columns={"mean": "accuracy"})
     # Rounded as in the file, so that equal numbers are equal.
     table = table.round({"accuracy": 6, "worst_tenth": 6, "errors": 1, "floor": 1})
     return table[[*COLUMNS]].astype(COLUMNS)
+
+
+def with_rounding(table: pd.DataFrame, repetitions: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return a track's lines with ``rounding``, the largest change of accuracy in repetitions.
+
+    Args:
+        table: The lines.
+        repetitions: Lines of the same track, each trained with another ``rounding``
+            (`fl.api.training.Training`).
+    """
+    key = ["track", "method", "draw"]
+    accuracy = table.set_index(key)["accuracy"]
+    others = [again.set_index(key)["accuracy"].reindex(accuracy.index) for again in repetitions]
+    changes = pd.concat([(other - accuracy).abs() for other in others], axis=1)
+    return table.assign(rounding=changes.max(axis=1).round(6).to_numpy())
 
 
 def _environment(run: Mapping[Any, Any]) -> str:

@@ -17,6 +17,7 @@ from fl.plan.bundle import Bundle, Run
 from fl.plan.config import Execution, Settings
 from fl.plan.run_spec import RunSpec
 from fl.runner.job import train_bundle
+from fl.runner.rounding import Repetitions
 from fl.runner.runs import describe_failures
 from fl.store import import_export, run_check
 from fl.store.import_export import NEW, TOLERANCE
@@ -79,6 +80,19 @@ class FinalScores:
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """How far rounding alone moves the mean score of a run.
+
+    Attributes:
+        largest: The largest change in the repetitions; NaN without one.
+        repetitions: Their number.
+    """
+
+    largest: float
+    repetitions: int
+
+
+@dataclass(frozen=True)
 class Recomputation:
     """Result of a recomputation.
 
@@ -87,12 +101,16 @@ class Recomputation:
         records: The record of the stored run, and that of the recomputed one.
         differences: The largest difference of each metric.
         scores: The scores that a report shows.
+        rounding: How far rounding alone moves the mean of these.
+        metrics: Metrics of the recomputed run.
     """
 
     run: str
     records: tuple[RunRecord, RunRecord]
     differences: list[Difference]
     scores: FinalScores
+    rounding: Rounding
+    metrics: pd.DataFrame
 
     @property
     def is_exact(self) -> bool:
@@ -106,6 +124,12 @@ class Recomputation:
         return all(difference.is_within(tolerance) for difference in self.differences)
 
     @property
+    def is_within_rounding(self) -> bool:
+        """Whether the mean score moved no further than rounding alone moves it."""
+        gap = abs(self.scores.stored - self.scores.recomputed)
+        return not self.is_exact and gap <= self.rounding.largest
+
+    @property
     def environments(self) -> dict[str, tuple[str, str]]:
         """Properties of both computations by name: stored, recomputed."""
         stored, recomputed = map(_describe_computation, self.records)
@@ -115,7 +139,12 @@ class Recomputation:
 
 
 def recompute(
-    run: str, store: Store, settings: Settings, lock: Path, ignore_code: bool
+    run: str,
+    store: Store,
+    settings: Settings,
+    lock: Path,
+    ignore_code: bool,
+    repetitions: int = 0,
 ) -> Recomputation:
     """Train a finished run of a store again, from newly made data; the store is only read.
 
@@ -129,6 +158,8 @@ def recompute(
             of the stored run, in one process.
         lock: The file with checksums of data.
         ignore_code: Whether to train the run even if its code differs from the code of today.
+        repetitions: Number of repetitions that are trained to see how far rounding alone moves the
+            run (`fl.runner.rounding`). Those in the store count in any case.
 
     Returns:
         The comparison of both runs.
@@ -155,14 +186,28 @@ def recompute(
                 f"{store.root}"
             )
         members = list(_members(record, store, scratch, code))
-        failed = train_bundle(_bundle(members, record, settings, lock, folder), scratch)
-        if failed and not scratch.has(run):
-            raise FedloomError(f"failed: {'; '.join(describe_failures(failed))}")
+
+        def train(members: list[Run], needed: str, stored: RunRecord) -> None:
+            failed = train_bundle(_bundle(members, stored, settings, lock, folder), scratch)
+            if failed and not scratch.has(needed):
+                raise FedloomError(f"failed: {'; '.join(describe_failures(failed))}")
+
+        train(members, run, record)
         recomputed = RunRecord.from_json(scratch.record(run))
         tables = store.metrics(run), scratch.metrics(run)
         metric = task_of(RunSpec(spec).dataset, spec["dataset"]["name"]).metrics[0]
         scores = _final_scores(metric, *tables)
-        return Recomputation(run, (record, recomputed), [*_differences(*tables)], scores)
+        again = Repetitions(
+            store, scratch, lambda member, stored: train([member], member.run, stored)
+        )
+        moved = [store.metrics(repetition) for repetition in again.stored(run)]
+        numbers = range(len(moved) + 1, repetitions + 1)
+        moved += [scratch.metrics(again.trained(run, number)) for number in numbers]
+        # Not from the stored run, which may be wrong.
+        changes = [abs(_mean_score(table, metric) - scores.recomputed) for table in moved]
+        rounding = Rounding(max(changes, default=math.nan), len(changes))
+        differences = [*_differences(*tables)]
+        return Recomputation(run, (record, recomputed), differences, scores, rounding, tables[1])
 
 
 def _members(
@@ -241,6 +286,11 @@ def _final_scores(metric: str, *tables: pd.DataFrame) -> FinalScores:
     stored, recomputed = (_final_values(table, metric) for table in tables)
     largest = (stored - recomputed).abs().max()
     return FinalScores(metric, stored.mean(), recomputed.mean(), largest)
+
+
+def _mean_score(table: pd.DataFrame, metric: str) -> float:
+    """Return the mean over clients of `_final_values`."""
+    return float(_final_values(table, metric).mean())
 
 
 def _final_values(table: pd.DataFrame, metric: str) -> pd.Series:

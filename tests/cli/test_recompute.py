@@ -13,7 +13,11 @@ from planning import Planned
 
 from fl.base import files
 from fl.cli import main
+from fl.engine.simulation import Simulation
+from fl.engine.state import State
+from fl.runner import recompute as runner
 from fl.runner.recompute import Difference
+from fl.runner.rounding import Repetitions
 from fl.store.run_record import METRICS, RECORD
 
 Plan = Callable[..., Planned]
@@ -91,8 +95,8 @@ def test_other_numbers_are_found_and_the_environments_stand_side_by_side(
     assert "loss: 0.25: " in line and "round 4" in line
     [torch] = [line.split() for line in said.splitlines() if line.startswith("*")]
     assert torch[:3] == ["*", "torch", "1.0"]
-    assert said.splitlines()[-1].startswith("results differ, as they may")
-    assert "torch (1.0, now " in said.splitlines()[-1]
+    [cause] = [line for line in said.splitlines() if line.startswith("results differ, as they may")]
+    assert "torch (1.0, now " in cause
     assert "accuracy after the last round differs by 0 points" in said
 
 
@@ -124,9 +128,91 @@ def test_a_last_digit_is_a_fault_of_portable_runs_with_equal_versions(
     files.write_sealed(folder / RECORD, record, files=(METRICS,))
     capsys.readouterr()
     assert recompute(study, run) == status
-    last = capsys.readouterr().out.splitlines()[-2:]
-    assert re.search(r"accuracy after the last round differs by .*points", last[0])
-    assert said in last[1]
+    text = capsys.readouterr().out
+    assert re.search(r"accuracy after the last round differs by .*points", text)
+    assert said in text and text.splitlines()[-1] == "tiny with this run: no verdict changes"
+
+
+def changed(study: Planned, run: str, gain: float) -> None:
+    """Give the stored run another accuracy in the last round, and another version of PyTorch."""
+    rows = study.store().metrics(run)
+    is_last = (rows["metric"] == "accuracy") & (rows["round"] == rows["round"].max())
+    rows.loc[is_last, "value"] = (rows.loc[is_last, "value"] + gain).clip(0, 1)
+    folder = study.root / "runs" / run
+    record = files.read_sealed(folder / RECORD)
+    del record["files"]
+    record["versions"]["torch"] = "1.0"
+    files.write_table(folder / METRICS, rows)
+    files.write_sealed(folder / RECORD, record, files=(METRICS,))
+
+
+def test_repetitions_tell_how_far_rounding_moves_a_run(
+    planned: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = {"fedavg": None, "tuned": {"method": "finetune", "start": "fedavg"}}
+    study = planned(methods=methods)
+    assert study.train("fedavg") == study.train("tuned") == 0
+    [run] = study.runs("tuned")
+    changed(study, run, -0.1)
+    before = snapshot(study.root / "runs")
+    capsys.readouterr()
+    assert recompute(study, run) == 1
+    said = capsys.readouterr().out
+    assert "rounding alone moves it is not stored; --rounding 3" in said
+    assert "tiny with this run: no verdict changes" in said
+    began: list[int] = []
+    begin = Simulation.begin
+
+    def noted(self: Simulation, *words: Any, **keys: Any) -> State:
+        began.append(self.training.rounding)
+        return begin(self, *words, **keys)
+
+    monkeypatch.setattr(Simulation, "begin", noted)
+    assert recompute(study, run, "--rounding", "2") == 1
+    assert [*dict.fromkeys(began)] == [0, 1, 2] and began.count(2) == 2, "and what it starts from"
+    said = capsys.readouterr().out
+    assert re.search(r"rounding alone moves it by up to .* points, in 2 repetitions", said)
+    assert snapshot(study.root / "runs") == before
+
+
+def test_a_difference_within_rounding_is_none_of_results(
+    planned: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = planned()
+    assert study.train("fedavg") == 0
+    [run] = study.runs("fedavg")
+    changed(study, run, -0.1)
+    # As if each repetition was far from the run.
+    monkeypatch.setattr(Repetitions, "trained", lambda self, name, number: name)
+    scores = iter([0.0])
+    monkeypatch.setattr(runner, "_mean_score", lambda table, metric: next(scores))
+    assert recompute(study, run, "--rounding", "1") == 0
+    assert "results differ no further than rounding moves them" in capsys.readouterr().out
+
+
+def test_rounding_of_a_study_is_measured_once_and_found_for_its_runs(
+    planned: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = planned(methods={"fedavg": None, "local": None}, seeds=[0, 1])
+    assert recompute(study, "tiny") == 1
+    assert "Try: --rounding 3" in capsys.readouterr().err
+    assert recompute(study, "tiny", "--rounding", "2") == 1
+    assert "tiny: 4 of 4 runs are missing. Try: fedloom run tiny" in capsys.readouterr().err
+    assert study.train("fedavg") == study.train("local") == 0
+    assert recompute(study, "tiny", "--rounding", "2") == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "in 2 repetitions" in said[0] and said[-1] == "no verdict changes"
+    assert [line.split(":")[0].strip() for line in said[1:3]] == ["FedAvg", "Local"]
+    assert len(study.store().runs()) == 12
+    before = snapshot(study.root / "runs")
+    assert recompute(study, "tiny", "--rounding", "2") == 0
+    assert capsys.readouterr().out.splitlines() == said
+    assert snapshot(study.root / "runs") == before
+    [run, _] = study.runs("fedavg")
+    changed(study, run, -0.1)
+    capsys.readouterr()
+    assert recompute(study, run) == 1
+    assert "in 2 repetitions" in capsys.readouterr().out
 
 
 def test_a_run_of_other_code_is_refused_with_both_versions_unless_asked_anyway(

@@ -229,3 +229,18 @@ def test_a_server_that_is_another_after_a_round_is_refused(
 def _with_bias(server: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     name = next(name for name in server["params"] if name.endswith("bias"))
     return {**server, "params": {**server["params"], name: change(server["params"][name])}}
+
+
+def test_a_repetition_begins_with_other_last_bits_and_no_others() -> None:
+    plain = dict(world("fedavg").begin().server["params"])
+    began = [dict(world("fedavg", rounding=k).begin().server["params"]) for k in (1, 1, 2)]
+    for name, weight in plain.items():
+        first, again, other = (weights[name] for weights in began)
+        nearest = [torch.nextafter(weight, torch.full_like(weight, end)) for end in (-9.0, 9.0)]
+        is_zero = weight == 0
+        assert torch.equal(first, again) and torch.equal(first[is_zero], weight[is_zero])
+        moved = torch.stack([first == value for value in nearest])
+        assert moved.any(0)[~is_zero].all()
+        if weight.numel() > 20 and not is_zero.all():
+            assert moved.any(1).all(), "some go up and some down"
+            assert not torch.equal(first, other)

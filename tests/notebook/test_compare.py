@@ -111,6 +111,19 @@ def test_a_draw_of_which_a_run_is_missing_stays_as_kept(lab: Path) -> None:
     assert again["draw"].is_monotonic_increasing
 
 
+def test_rounding_is_measured_and_stays_with_lines_that_stay(lab: Path) -> None:
+    kept = tracks.read_published(Path("config"))
+    assert kept["rounding"].isna().all()
+    measured = comparison.collect(Path("config"), 1)
+    assert (measured["rounding"] >= 0).all() and (measured["rounding"] < 0.2).all()
+    moved = measured.assign(rounding=0.01)
+    moved.loc[0, "accuracy"] -= 0.1
+    tracks.write(Path("config"), moved)
+    again = comparison.collect(Path("config"))["rounding"]
+    assert again.isna().tolist() == [True] + [False] * (len(again) - 1)
+    assert (again[1:] == 0.01).all()
+
+
 def test_a_class_that_does_nothing_new_is_uninformative(lab: Path) -> None:
     measured = fl.compare(PlainMean, only="tiny", progress=False)
     [row] = measured.table.to_dict("records")
@@ -159,7 +172,10 @@ def test_a_fedavg_that_is_not_as_kept_is_told_of(lab: Path) -> None:
     kept.loc[off, ["accuracy", "numbers"]] = [kept.loc[off, "accuracy"].item() - 0.3, "core 0"]
     tracks.write(Path("config"), kept)
     said = repr(fl.compare("fedprox", mu=0.1, progress=False))
-    assert re.search(r"over 3 draws differs by \+10\.00 points .* at most 30\.00", said)
+    assert re.search(r"over 3 draws differs by \+10\.00 points .* at most 30\.00 \(how far", said)
+    tracks.write(Path("config"), kept.assign(rounding=0.013))
+    said = repr(fl.compare("fedprox", mu=0.1, progress=False))
+    assert "at most 30.00 (rounding alone moves a draw by up to 1.30)" in said
     assert "published numbers are of core 0" in said
     assert "with the fedavg trained here, no verdict changes" in said
 
@@ -196,7 +212,7 @@ def test_a_verdict_that_hangs_on_the_published_fedavg_is_named() -> None:
         {"track": "one", "method": method, "draw": draw, "accuracy": mean + 0.001 * draw}
         | {"stage": "personal" if method == "fedavg-ft" else "global"}
         | {"errors": 40.0, "floor": 60.0, "worst_tenth": 0.5, "bytes": 1.0, "operations": 1.0}
-        | {"title": method, "point": "", "numbers": "core 1", "environment": ""}
+        | {"title": method, "point": "", "numbers": "core 1", "environment": "", "rounding": 0.0}
         for method, mean in scores.items()
         for draw in draws
     ]
@@ -212,7 +228,7 @@ def test_a_verdict_that_hangs_on_the_published_fedavg_is_named() -> None:
     assert remarks(0.0) == []
     assert remarks(0.001) == ["with the fedavg trained here, no verdict changes"]
     [remark] = remarks(0.1)
-    assert "these verdicts change: one, mine from fedavg: behind, not ahead" in remark
+    assert "these verdicts change: mine from fedavg: behind, not ahead" in remark
 
 
 def test_what_is_wrong_is_said_before_training(lab: Path) -> None:

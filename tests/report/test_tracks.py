@@ -39,6 +39,7 @@ def lines(scores: dict[str, list[float]], track: str = "one", **costs: float) ->
             "point": "lr=0.1",
             "numbers": "core 1",
             "environment": "",
+            "rounding": float("nan"),
             "errors": round(100 * (1 - value), 1),
         }
         | {"stage": "global" if m in SHARED else "personal", "floor": np.nan}
@@ -174,6 +175,7 @@ def test_lines_of_runs_are_those_by_hand(tmp_path: Path) -> None:
         "its draw lacks a run"
     )
     assert line.pop("environment") == "python 3.11.9, torch 2.11.0"
+    assert np.isnan(line.pop("rounding")), "as nobody has measured it"
     assert line | {"numbers": ""} == {
         "track": "one",
         "method": "ft",
@@ -207,6 +209,15 @@ def test_bytes_of_a_track_are_those_of_the_rounds_that_runs_had(tmp_path: Path) 
     assert line["operations"] == 2 * 203.0 + 1 * 203.0
 
 
+def test_rounding_is_the_largest_change_of_a_line() -> None:
+    table = lines(SCORES)
+    lower, higher = (table.assign(accuracy=table["accuracy"] + gain) for gain in (-0.002, 0.001))
+    measured = tracks.with_rounding(table, [higher, lower[1:].sample(frac=1, random_state=0)])
+    expected = [0.001] + [0.002] * (len(table) - 1)
+    assert measured["rounding"].tolist() == pytest.approx(expected)
+    assert measured.drop(columns="rounding").equals(table.drop(columns="rounding"))
+
+
 def test_what_is_kept_is_read_as_it_was_written(tmp_path: Path, capsys) -> None:
     (tmp_path / "published").mkdir()
     with pytest.raises(DataError, match="make compare"):
@@ -214,6 +225,13 @@ def test_what_is_kept_is_read_as_it_was_written(tmp_path: Path, capsys) -> None:
     table = lines(SCORES)
     tracks.write(tmp_path, table)
     pd.testing.assert_frame_equal(tracks.read_published(tmp_path), table)
+    path = tmp_path / tracks.FILE
+    older = pd.read_csv(path, keep_default_na=False).drop(columns="rounding")
+    older.to_csv(path, index=False)
+    pd.testing.assert_frame_equal(tracks.read_published(tmp_path), table)
+    tracks.write(tmp_path, table.assign(rounding=0.004))
+    assert tracks.read_published(tmp_path)["rounding"].eq(0.004).all()
+    tracks.write(tmp_path, table)
     assert main.main(["tracks", "one", "--config", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "| UP | 1.5 | 62.0 (" in shown
