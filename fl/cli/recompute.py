@@ -92,6 +92,8 @@ def _study_lines(
     from fl.report import rounding
     from fl.report.facts import gather
 
+    if not settings.studies:
+        return
     try:
         studies = plan.read(folder, list(settings.studies), checked=False).studies
     except FedloomError as error:
@@ -102,7 +104,10 @@ def _study_lines(
             results = Path(settings.results)
             facts = gather(name, results, store.root, study, writes_tables=False)
             again = rounding.with_metrics(facts, comparison.run, comparison.metrics)
-            yield f"{name} with this run: {rounding.changed_verdicts(facts, again)}"
+            verdicts = "nothing is compared"
+            if not facts.claims.empty:
+                verdicts = rounding.changed_verdicts(facts, again)
+            yield f"{name} with this run: {verdicts}"
 
 
 def comparison_lines(comparison: Recomputation) -> Iterator[str]:

@@ -130,7 +130,7 @@ def test_a_last_digit_is_a_fault_of_portable_runs_with_equal_versions(
     assert recompute(study, run) == status
     text = capsys.readouterr().out
     assert re.search(r"accuracy after the last round differs by .*points", text)
-    assert said in text and text.splitlines()[-1] == "tiny with this run: no verdict changes"
+    assert said in text and text.splitlines()[-1] == "tiny with this run: nothing is compared"
 
 
 def changed(study: Planned, run: str, gain: float) -> None:
