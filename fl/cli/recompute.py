@@ -96,18 +96,17 @@ def _study_lines(
         return
     try:
         studies = plan.read(folder, list(settings.studies), checked=False).studies
+        for name, study in studies.items():
+            if comparison.run in {run.run for run in study.runs}:
+                results = Path(settings.results)
+                facts = gather(name, results, store.root, study, writes_tables=False)
+                again = rounding.with_metrics(facts, comparison.run, comparison.metrics)
+                verdicts = "nothing is compared"
+                if not facts.claims.empty:
+                    verdicts = rounding.changed_verdicts(facts, again)
+                yield f"{name} with this run: {verdicts}"
     except FedloomError as error:
-        yield f"verdicts are not compared, as the studies cannot be planned: {error}"
-        return
-    for name, study in studies.items():
-        if comparison.run in {run.run for run in study.runs}:
-            results = Path(settings.results)
-            facts = gather(name, results, store.root, study, writes_tables=False)
-            again = rounding.with_metrics(facts, comparison.run, comparison.metrics)
-            verdicts = "nothing is compared"
-            if not facts.claims.empty:
-                verdicts = rounding.changed_verdicts(facts, again)
-            yield f"{name} with this run: {verdicts}"
+        yield f"verdicts are not compared: {error}"
 
 
 def comparison_lines(comparison: Recomputation) -> Iterator[str]:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from fl.base import identity
+from fl.base.errors import DataError
 from fl.plan.bundle import Run
 from fl.plan.run_spec import RunSpec, with_defaults
-from fl.store import import_export
+from fl.store import import_export, run_check
 from fl.store.run_record import WEIGHTS, RunRecord
 from fl.store.store import Store
 
@@ -32,6 +33,8 @@ class Repetitions:
 
     def stored(self, run: str) -> Iterator[str]:
         """Yield the repetitions of a run that the store has, from the first one on."""
+        if not self._has_starts(run):
+            return
         number = 1
         while self.store.has(repetition := self.planned(run, number).run):
             yield repetition
@@ -60,7 +63,12 @@ class Repetitions:
             run: The stored run.
             number: Number of the repetition.
             keep: Optional files that it must have.
+
+        Raises:
+            FedloomError: If a run from which it starts is missing or damaged.
         """
+        if not self._has_starts(run):
+            raise DataError(f"{run}: a run from which it starts is missing in {self.store.root}")
         repetition = self.planned(run, number)
         if self.store.has(repetition.run, keep):
             import_export.copy_run(repetition.run, self.store, self.scratch)
@@ -70,3 +78,11 @@ class Repetitions:
                 self.trained(record.start, number, (WEIGHTS,))
             self.train(replace(repetition, keep=[*keep]), record)
         return repetition.run
+
+    def _has_starts(self, run: str) -> bool:
+        """Whether the store has the runs from which a run starts, undamaged."""
+        start = RunRecord.from_json(self.store.record(run)).start
+        if start is None:
+            return True
+        is_there = self.store.has(start) and not run_check.find_problems(self.store, start)
+        return is_there and self._has_starts(start)

@@ -175,6 +175,25 @@ def test_repetitions_tell_how_far_rounding_moves_a_run(
     assert snapshot(study.root / "runs") == before
 
 
+def test_a_run_whose_start_has_lost_its_own_start_is_trained_again(
+    planned: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
+    methods = {
+        "fedavg": None,
+        "calibrated": {"method": "ccvr", "start": "fedavg"},
+        "again": {"method": "finetune", "start": "calibrated"},
+    }
+    study = planned(methods=methods)
+    assert all(study.train(label) == 0 for label in methods)
+    [first], [run] = study.runs("fedavg"), study.runs("again")
+    study.store().remove(first)
+    capsys.readouterr()
+    assert recompute(study, run) == 0
+    assert "equal to the last digit" in capsys.readouterr().out
+    assert recompute(study, run, "--rounding", "1") == 1
+    assert "from which it starts is missing" in capsys.readouterr().err
+
+
 def test_a_difference_within_rounding_is_none_of_results(
     planned: Plan, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
