@@ -14,8 +14,7 @@ from fl.base.hashes import digest
 from fl.base.units import duration, quantity, values_text
 from fl.cli.commands import add_config_option, add_words, say
 from fl.cli.stores import readable
-from fl.plan import analyses, certification, overrides
-from fl.plan import analyses, config
+from fl.plan import analyses, overrides
 from fl.plan import plan as plans
 from fl.plan.bundle import Bundle, Run, missing_runs
 from fl.plan.plan import Plan

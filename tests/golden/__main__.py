@@ -12,7 +12,6 @@ The exit status is 1 if any differs. ``--certify``, which `make golden` says, ru
 ``fl/numbers.json`` anew: code whose numbers agree keeps its version; where they differ, the version
 rises, the new numbers are kept, and the CHANGELOG gets a line. Bits of portable runs have a version
 of their own (`golden.portable`).
-rises, the new numbers are kept, and the CHANGELOG gets a line.
 
     python -m tests.golden --state 1a2b3c4        certify an earlier commit, too
 
