@@ -57,6 +57,8 @@ class Project:
         (root / "config/studies").mkdir(parents=True)
         (root / "config/config.yaml").write_text(yaml.safe_dump({"studies": ["small"]}))
         (root / "config/studies/small.yaml").write_text(yaml.safe_dump(STUDY))
+        one = '\nWORLDS = ("method fedavg: plain",)\n'
+        self.edit("tests/golden/portable.py", "\nATTEMPTS", f"{one}\nATTEMPTS")
         self.edit("tests/golden/worlds.py", "\ndef runs()", f"{FEW}\n\ndef runs()")
         self.edit("tests/golden/worlds.py", "\nSPLITS: ", f"{FEW_SCHEMES}SPLITS: ")
         self.edit("tests/golden/adapter.py", "return registry.names(kind)", "return []")
