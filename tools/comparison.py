@@ -120,11 +120,12 @@ def registered(found: Track) -> dict[str, str]:
             raise ConfigError(found.location, problem, advice="--trial FOLDER, to try it")
         return done.stdout.strip()
 
-    change, commit = git("status", "--porcelain", "--ignored"), git("log", "-1", "--format=%H %cI")
-    if change or not commit:
+    change = git("status", "--porcelain", "--ignored")
+    if change:
         problem = "is not committed as it is, so that nobody can know what was decided before"
         advice = "commit it; or --trial FOLDER, to try it"
         raise ConfigError(found.location, problem, advice=advice)
+    commit = git("log", "-1", "--format=%H %cI")
     number, date = commit.split()
     decided = {key: asdict(family) for key, family in found.families.items()}
     what = digest([decided, found.margin, found.diverged])

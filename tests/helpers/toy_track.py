@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import yaml
 
 from fl.plan import track
 from fl.plan.track import Track
+from tools import comparison
 
 TRACK: dict[str, Any] = {
     "title": "A toy",
@@ -53,3 +55,9 @@ def write(config: Path, keys: Mapping[str, Any] | None = None, name: str = "toy"
 def parsed(**keys: Any) -> Track:
     """The track, with some keys changed."""
     return track.parse(changed(**keys), "toy", Path("toy.yaml"))
+
+
+def train(root: Path) -> None:
+    """Train the track in a working directory, for a process of its own."""
+    os.chdir(root)
+    assert comparison.main(["toy", "--trial", "kept"]) == 0
