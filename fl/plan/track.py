@@ -140,7 +140,7 @@ class TrackKeys:
             entry that it then is.
         diverged: What clients get of a run that diverged: the ``floor``, what their most frequent
             class or the mean of their targets gets.
-        budgets: Multiples of the track's rounds at which entries are trained.
+        budgets: Multiples of the track's rounds at which entries are trained, by default 1 alone.
         always: Entries that are trained at each of them, in addition to baselines.
     """
 
@@ -159,7 +159,7 @@ class TrackKeys:
     draws: Draws = Draws()
     no_ops: dict[str, Any] = field(default_factory=dict)
     diverged: Literal["floor"] = "floor"
-    budgets: list[Budget] = field(default_factory=lambda: [Budget(1)])
+    budgets: list[Budget] = field(default_factory=list)
     always: list[str] = field(default_factory=list)
 
 
@@ -362,17 +362,17 @@ def parse(values: Values, name: str, path: Path) -> Track:
     keys = dict(values)
     if "methods" in keys:
         keys["methods"] = config.named_entries(keys["methods"], location / "methods")
-    track = Track(name=name, path=path, **fields.parse(TrackKeys, keys, location))
+    found = fields.parse(TrackKeys, keys, location)
+    found["budgets"] = found["budgets"] or [Budget(1)]
+    track = Track(name=name, path=path, **found)
     problems = ConfigProblems()
     for entry in track.methods:
         with problems.collected():
             _check_entry(track, entry)
     problems.raise_all()
-    for check in (_check_families, _check_no_ops, _check_budgets, _check_draws):
+    for check in (_check_families, _check_no_ops, _check_budgets, _check_draws, _check_shared):
         with problems.collected():
             check(track)
-    with problems.collected():
-        _check_partition(track)
     problems.raise_all()
     return track
 
@@ -475,7 +475,7 @@ def _check_no_ops(track: Track) -> None:
 def _check_budgets(track: Track) -> None:
     """Raise `ConfigError` unless budgets rise from 1."""
     location, times = track.location / "budgets", [budget.times for budget in track.budgets]
-    if not times or times[0] != 1 or any(a >= b for a, b in itertools.pairwise(times)):
+    if times[0] != 1 or any(a >= b for a, b in itertools.pairwise(times)):
         raise ConfigError(location, f"are {times}", "rising multiples, of which the first is 1")
     if track.budgets[0].best is not None:
         raise ConfigError(location / 0 / "best", "is set", "all entries at the first budget")
@@ -492,14 +492,19 @@ def _check_draws(track: Track) -> None:
             raise ConfigError(location / place, f"{seeds[place]} is a duplicate")
 
 
-def _check_partition(track: Track) -> None:
-    """Raise `ConfigError` for keys that follow from others, and without rounds."""
+def _check_shared(track: Track) -> None:
+    """Raise `ConfigError` for keys that follow from others, and without rounds or rates."""
     location = track.location / "partition"
     name, keys = named(track.partition, location)
     for key in OWN_PARTITION_KEYS:
         if key in keys:
             advice = "`clients` and `draws` of the track"
             raise ConfigError(location / name / key, "follows from other keys", advice=advice)
+    location, place = track.location / "lr", config.second_occurrence(track.lr)
+    if not track.lr:
+        raise ConfigError(location, "is empty", "learning rates")
+    if place is not None:
+        raise ConfigError(location / place, f"{track.lr[place]} is a duplicate")
     location = track.location / "training"
     if "rounds" not in track.training:
         raise ConfigError(location / "rounds", "is missing", "a whole number")

@@ -282,7 +282,9 @@ def _family_verdicts(
     runs = runs[runs["clients"] == family.clients]
     entries = [entry for entry in family.entries if (runs["entry"] == entry).any()]
     no_ops = runs.groupby("entry")["no_op"].first()
-    means = runs.groupby("entry")[["bytes", "operations"]].mean()
+    # A run that diverged has ended early.
+    complete = runs[runs["state"] == COMPLETE]
+    means = complete.groupby("entry")[["bytes", "operations"]].mean().reindex(no_ops.index)
     baseline = entry_values(kept_track, family.baseline, family.clients, budget)
     gains: dict[str, pd.DataFrame] = {}
     if baseline is not None:
@@ -372,16 +374,17 @@ def at_equal_cost(kept_track: Kept, track: Track, cost: str) -> pd.DataFrame:
     for name, family in track.families.items():
         role, curve = family.clients, []
         runs = kept_track.runs[kept_track.runs["clients"] == role]
+        complete = runs["state"] == COMPLETE
         for budget in sorted(runs.loc[runs["entry"] == family.baseline, "budget"].unique()):
             values = entry_values(kept_track, family.baseline, role, int(budget))
             is_own = (runs["entry"] == family.baseline) & (runs["budget"] == budget)
             if values is not None:
-                curve.append((float(runs.loc[is_own, cost].mean()), values))
+                curve.append((float(runs.loc[is_own & complete, cost].mean()), values))
         gains: dict[str, pd.DataFrame] = {}
         for entry in family.entries:
             own = runs[(runs["entry"] == entry) & (runs["budget"] == 1)]
             values = entry_values(kept_track, entry, role)
-            price = float(own[cost].mean())
+            price = float(own.loc[own["state"] == COMPLETE, cost].mean())
             if not curve or values is None or own["no_op"].iloc[0]:
                 continue
             if price <= CLOSE * curve[-1][0]:

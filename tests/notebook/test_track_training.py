@@ -15,15 +15,22 @@ import planning
 import pytest
 import toy_track
 
+import fl
+from fl.base import fields
 from fl.base.errors import ConfigError, FedloomError
 from fl.data.prepared import Prepared
+from fl.data.scheme import CommonKeys
 from fl.notebook import track_training
 from fl.notebook.track_training import TrackTraining
 from fl.plan import track
 from fl.plan.track import NEWCOMERS, PARTICIPANTS
-from fl.report import claims, kept_tracks
+from fl.report import claims, kept_tracks, result_files, summaries
 from fl.report.kept_tracks import FLOOR, NO_OP, Kept
 from tools import comparison
+
+pytestmark = pytest.mark.skipif(
+    "part" not in fields.fields(CommonKeys), reason="partition schemes cannot divide a pool yet"
+)
 
 FILES = ("values.parquet", "clients.parquet", "tried.csv")
 """Files that say nothing of time and machine."""
@@ -262,3 +269,37 @@ def test_the_floor_is_the_majority_class_or_the_mean(tmp_path: Path) -> None:
     assert of_clients["n_train"].tolist() == [3, 1, 0]
     assert of_clients["n_val"].tolist() == [0, 0, 0]
     assert set(of_clients["clients"]) == {PARTICIPANTS} and set(of_clients["block"]) == {-1}
+
+
+def test_entries_at_their_no_op_are_the_entry_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    planning.write_config(tmp_path)
+    folder = planning.ROOT / "config"
+    tracks = [track.read(folder, name) for name in track.names(folder)]
+    entries = {
+        name: (keys[track.IS], {"method": name, **found.keys(name), **found.no_op(name)})
+        for found in tracks
+        for name, keys in found.no_ops.items()
+        # FedALA draws batches for its shares; kNN-Per has its start of fewer rounds.
+        if name not in ("fedala", "knn-per")
+    }
+    assert {"fedprox", "ditto", "apfl"} <= set(entries)
+    result = fl.run(
+        dataset="digits",
+        partition={"homogeneous": {"clients": 4, "val": 0.2, "test": 0.3}},
+        model={"mlp": {"hidden": [4]}},
+        training={"rounds": 5, "local_steps": 2, "batch_size": 8, "lr": 0.1},
+        methods={"fedavg": None, "local": None} | {n: keys for n, (_, keys) in entries.items()},
+        execution=track.EXECUTION,
+        progress=False,
+    )
+    rows, _ = result_files.read(
+        result.study, Path(result.settings.store), Path(result.settings.results)
+    )
+    final = summaries.final_rows(rows, "loss")
+    values = {name: own.set_index("client")["value"] for name, own in final.groupby("method")}
+    for name, (other, _) in entries.items():
+        exact = name != "fedavgm"  # It adds the change to the model, which rounds.
+        pd.testing.assert_series_equal(values[name], values[other], check_exact=exact, obj=name)

@@ -23,6 +23,8 @@ FAMILIES = toy_track.TRACK["families"]
         ({"margin": None}, {"margin"}),
         ({"margin": 0, "metric": "loss"}, {"margin", "metric"}),
         ({"sense": 3}, {"sense"}),
+        ({"lr": []}, {"lr"}),
+        ({"lr": [0.1, 0.1]}, {"lr.1"}),
         ({"methods": {**METHODS, "fedprox": {"mu": [0, -1]}}}, {"methods.fedprox.mu"}),
         ({"methods": {**METHODS, "fedprox": {"mu": [0, 0]}}}, {"methods.fedprox.mu.1"}),
         ({"methods": {**METHODS, "fedprox": {"nu": 0}}}, {"methods.fedprox.nu"}),
