@@ -26,7 +26,6 @@ from fl.notebook.run import run
 from fl.plan import plan, track
 from fl.plan.config import read_settings
 from fl.plan.track import (
-    IS,
     NEWCOMERS,
     PARTICIPANTS,
     SCORED,
@@ -349,7 +348,6 @@ class TrackTraining:
         trial = tuned.chosen[name, role]
         label, start = runs.study.labels[trial], runs.study.starts.get(trial)
         by_label = {(row["method"], row["seed"]): row for row in runs.runs.to_dict("records")}
-        is_no_op = self.track.is_no_op(name, trial.point)
         for draw in self.track.draws.scored:
             row = by_label[label, draw]
             costs = kept_tracks.costs(row)
@@ -365,7 +363,7 @@ class TrackTraining:
                 "draw": draw,
                 "point": track.point_text(trial.point),
                 "start": track.point_text(trial.start),
-                "no_op": self.track.no_ops[name][IS] if is_no_op else "",
+                "no_op": self.track.equalled(trial),
                 "at_edge": " ".join(tuned.at_edge.get((name, role), [])),
                 **costs._asdict(),
             }

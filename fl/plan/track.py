@@ -262,10 +262,31 @@ class Track(TrackKeys):
         """Return the values of keys at which an entry does nothing of its own; empty if none."""
         return {key: v for key, v in self.no_ops.get(name, {}).items() if key != IS}
 
-    def is_no_op(self, name: str, point: Point) -> bool:
-        """Whether an entry does nothing of its own at a point."""
-        values, keys = self.no_op(name), dict(point)
-        return bool(values) and all(keys[key] == value for key, value in values.items())
+    def equalled(self, trial: Trial) -> str:
+        """Return the entry that a trial equals, as it does nothing of its own; empty if none.
+
+        What starts from an entry at its no-op equals what starts in the same way from the entry
+        that this then is: FedProx-FT is FedAvg-FT if ``mu`` of FedProx is 0.
+        """
+        values, point = self.no_op(trial.entry), dict(trial.point)
+        if values and all(point[key] == value for key, value in values.items()):
+            return str(self.no_ops[trial.entry][IS])
+        start = self.start(trial.entry)
+        start_equals = self.equalled(Trial(start, trial.start)) if start else ""
+        return next(
+            (
+                other
+                for other in self.methods
+                if start_equals
+                and self.start(other) == start_equals
+                and self._without_start(other) == self._without_start(trial.entry)
+            ),
+            "",
+        )
+
+    def _without_start(self, name: str) -> Values:
+        """Return the keys of an entry without its start and its title."""
+        return {k: v for k, v in self.keys(name).items() if k not in ("start", "title")}
 
     def beyond(self, name: str, key: str, values: Collection[Any], times: int, end: Any) -> Grid:
         """Return two values, or as many as are allowed, beyond an end of the values of a key.

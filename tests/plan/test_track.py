@@ -159,3 +159,16 @@ def test_a_study_has_an_entry_for_each_trial_and_a_start_with_the_other_rounds()
     longer = track.study(found, TUNING, trials[:1], times=4)
     assert longer.arguments["training"]["rounds"] == 16
     assert longer.arguments["partition"]["natural"]["seed"] == [100]
+
+
+def test_what_starts_from_a_no_op_equals_what_starts_from_the_entry_that_it_is() -> None:
+    ft = METHODS["fedavg-ft"]
+    methods = {**METHODS, "fedprox-ft": {**ft, "start": "fedprox", "title": "Other"}}
+    personal = {"baseline": "fedavg-ft", "entries": ["fedprox-ft"]}
+    found = toy_track.parsed(methods=methods, families={**FAMILIES, "personal": personal})
+    point, own, none = (("lr", 0.05), ("rounds", 1)), (("mu", 0.1),), (("mu", 0.0),)
+    assert found.equalled(Trial("fedprox", none)) == "fedavg"
+    assert found.equalled(Trial("fedprox", own)) == ""
+    assert found.equalled(Trial("fedprox-ft", point, none)) == "fedavg-ft"
+    assert found.equalled(Trial("fedprox-ft", point, own)) == ""
+    assert found.equalled(Trial("fedavg-ft", point, (("lr", 0.1),))) == ""
