@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,9 @@ import pytest
 import toy_track
 
 import fl
-from fl.base import fields
+from fl.base import plugins
 from fl.base.errors import ConfigError, FedloomError
 from fl.data.prepared import Prepared
-from fl.data.scheme import CommonKeys
 from fl.notebook import track_training
 from fl.notebook.track_training import TrackTraining
 from fl.plan import track
@@ -28,27 +28,27 @@ from fl.report import claims, kept_tracks, result_files, summaries
 from fl.report.kept_tracks import FLOOR, NO_OP, Kept
 from tools import comparison
 
-pytestmark = pytest.mark.skipif(
-    "part" not in fields.fields(CommonKeys), reason="partition schemes cannot divide a pool yet"
-)
-
 FILES = ("values.parquet", "clients.parquet", "tried.csv")
 """Files that say nothing of time and machine."""
 
 
-def lab_in(root: Path, keys: dict[str, Any] | None = None) -> Path:
-    """A config folder with the toy track, in a working directory of its own."""
+def enter_lab(root: Path, patch: pytest.MonkeyPatch, keys: dict[str, Any] | None = None) -> Path:
+    """Enter a new working directory whose config has the toy track and its plugin."""
     root.mkdir(exist_ok=True)
-    toy_track.write(planning.write_config(root), keys)
+    settings = {"plugins": [str(toy_track.LAB)]}
+    toy_track.write(planning.write_config(root, settings=settings), keys)
+    patch.setattr(plugins, "_roots", dict(plugins.roots()))
+    patch.setattr(sys, "path", list(sys.path))
+    patch.chdir(root)
     return root
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the toy track after training at both budgets."""
-    root = lab_in(tmp_path_factory.mktemp("trained"))
+    root = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(root)
+        enter_lab(root, patch)
         assert comparison.main(["toy", "--trial", "kept"]) == 0
         assert comparison.main(["toy", "--trial", "kept", "--budget", "4"]) == 0
     return root
@@ -130,9 +130,7 @@ def test_equal_points_go_to_the_no_op_and_are_not_tested(
 ) -> None:
     methods = {"fedavg": {"lr": 0.1}, "fedprox": {"lr": 0.1, "mu": [0, 1e-9]}}
     families = {"shared": {"baseline": "fedavg", "entries": ["fedprox"]}}
-    monkeypatch.chdir(
-        lab_in(tmp_path / "lab", toy_track.changed(methods=methods, families=families))
-    )
+    enter_lab(tmp_path, monkeypatch, toy_track.changed(methods=methods, families=families))
     found = track.read(Path("config"), "toy")
     training = TrackTraining(found, Path("config"))
     tuned = training.tune(found.entries())
@@ -149,7 +147,7 @@ def test_a_run_that_diverged_is_at_the_floor(
     methods = {"fedavg": {"lr": 0.1}, "fedprox": {"lr": 1e30, "mu": 0.1}}
     families = {"shared": {"baseline": "fedavg", "entries": ["fedprox"]}}
     keys = toy_track.changed(methods=methods, families=families, no_ops={})
-    monkeypatch.chdir(lab_in(tmp_path / "lab", keys))
+    enter_lab(tmp_path, monkeypatch, keys)
     found = track.read(Path("config"), "toy")
     training = TrackTraining(found, Path("config"))
     kept = training.score(training.tune(found.entries()), found.entries())
@@ -174,7 +172,7 @@ def test_a_run_that_diverged_is_at_the_floor(
 def test_a_killed_track_goes_on_to_equal_bytes(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lab, kept_place = lab_in(tmp_path / "lab"), kept_tracks.folder_of(Path("kept"), "toy")
+    lab, kept_place = enter_lab(tmp_path, monkeypatch), kept_tracks.folder_of(Path("kept"), "toy")
     whole = kept_tracks.read(trained / kept_place)
     tuning_runs = int((whole.tried["budget"] == 1).sum())
     for count in (4, tuning_runs + 8):  # While points are chosen, and while clients are scored.
@@ -183,7 +181,6 @@ def test_a_killed_track_goes_on_to_equal_bytes(
                 time.sleep(0.02)
         assert child.exitcode == -signal.SIGKILL
         assert not (lab / kept_place).exists()
-    monkeypatch.chdir(lab)
     assert comparison.main(["toy", "--trial", "kept"]) == 0
     again = kept_tracks.read(kept_place)
     for key in ("values", "clients", "tried"):
@@ -199,7 +196,7 @@ def test_a_killed_track_goes_on_to_equal_bytes(
 def test_only_a_committed_file_is_trained_for_publication(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.chdir(lab_in(tmp_path / "lab"))
+    enter_lab(tmp_path, monkeypatch)
     found = track.read(Path("config"), "toy")
     with pytest.raises(ConfigError) as caught:
         comparison.registered(found)
@@ -228,7 +225,7 @@ def test_only_a_committed_file_is_trained_for_publication(
 
 
 def test_a_budget_needs_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(lab_in(tmp_path / "lab"))
+    enter_lab(tmp_path, monkeypatch)
     found = track.read(Path("config"), "toy")
     with pytest.raises(ConfigError) as caught:
         comparison.entries_at(found, 3, Path("kept"))
