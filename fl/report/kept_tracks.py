@@ -1,0 +1,405 @@
+"""Kept results of tracks: ``config/published/tracks/NAME/``, from which every verdict follows.
+
+``values.parquet`` has a value for every entry, draw and client, ``clients.parquet`` the clients,
+``runs.csv`` the runs with their points and costs, and ``tried.csv`` every run of tuning. A run that
+diverged has no values: its clients then have those of `FLOOR`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fl.base.errors import DataError
+from fl.base.files import write_bytes
+from fl.base.schema import COMPLETE, DIVERGED
+from fl.plan.track import FOLDER, Family, Track
+from fl.report import claims, client_tests
+from fl.report.tables import HYPER
+
+PUBLISHED = Path("published") / FOLDER
+"""Folder of the folders of tracks in a config folder."""
+
+SECOND = "second"
+"""Folder of the same with other tuning clients."""
+
+FLOOR = "majority"
+"""Entry of the values of what always predicts a client's most frequent class, or the mean."""
+
+VALUES = {
+    "budget": "int32",
+    "entry": "string",
+    "clients": "string",
+    "draw": "int64",
+    "client": "int32",
+    "value": "float32",
+}
+"""Columns of values. ``clients`` is the role of the client, participants or newcomers: an entry can
+have another point for each, so that a client's values in a draw are of one run alone.
+"""
+
+CLIENTS = {
+    "draw": "int64",
+    "client": "int32",
+    "origin": "int32",
+    "block": "int32",
+    "clients": "string",
+    "n_train": "int32",
+    "n_val": "int32",
+    "n_test": "int32",
+}
+"""Columns of clients. origin: number in the whole pool; block: what clients have in common, such as
+the authority of a school; -1 if nothing.
+"""
+
+RUNS = (
+    *("budget", "entry", "title", "clients", "draw", "run", "state", "point", "start", "no_op"),
+    *("at_edge", "seconds", "bytes", "operations", "numbers", "arithmetic", "torch", "numpy"),
+    *("mkl", "onednn", "processor", "instructions"),
+)
+"""Columns of runs. point, start: the chosen point of the entry and of what it starts from. no_op:
+the entry that it equals at this point. at_edge: keys whose value is at an edge of the grid. bytes,
+operations: of all clients and the server, those of the start included.
+"""
+
+TRIED = (*("budget", "entry", "start", "draw", "participants", "newcomers", "state", "chosen"),)
+"""Columns of tuning runs, before those of grids, ``hp.KEY``. participants, newcomers: means over
+the tuning clients of the value on their held-out samples. chosen: the clients for whom the point is
+chosen.
+"""
+
+METADATA = b"fedloom"
+
+NO_OP, EQUAL, MISSING_RUN = "no-op", "equal", "no verdict"
+"""Verdicts beside those of `fl.report.claims`."""
+
+CLOSE = 1.01
+"""Costs of which one is at most this multiple of the other are equal, as an entry may send a few
+numbers beside the weights.
+"""
+
+
+class Costs(NamedTuple):
+    """What runs took.
+
+    Attributes:
+        seconds: Time.
+        bytes: Bytes that clients and server sent.
+        operations: Operations of clients and server.
+    """
+
+    seconds: float
+    bytes: float
+    operations: float
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The kept results of a track.
+
+    Attributes:
+        values: Values of clients, `VALUES`.
+        clients: The clients, `CLIENTS`.
+        runs: The runs, `RUNS`.
+        tried: The runs of tuning, `TRIED` and ``hp.KEY``.
+        about: By budget, what is known of the track's file when its entries were trained.
+    """
+
+    values: pd.DataFrame
+    clients: pd.DataFrame
+    runs: pd.DataFrame
+    tried: pd.DataFrame
+    about: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def kept(
+    values: pd.DataFrame, clients: pd.DataFrame, runs: pd.DataFrame, tried: pd.DataFrame
+) -> Kept:
+    """Return tables as they are kept: columns, types and the order of rows."""
+    order = ["budget", "entry", "clients", "draw", "client"]
+    hyper = sorted(str(column) for column in tried if str(column).startswith(HYPER))
+    first = [*TRIED[:2], *hyper, *TRIED[2:]]
+    return Kept(
+        values[[*VALUES]].astype(VALUES).sort_values(order, ignore_index=True),
+        clients[[*CLIENTS]].astype(CLIENTS).sort_values(["draw", "client"], ignore_index=True),
+        runs.reindex(columns=[*RUNS]).reset_index(drop=True),
+        tried.reindex(columns=first).reset_index(drop=True),
+    )
+
+
+def costs(run: Mapping[Any, Any]) -> Costs:
+    """Return what a run of the table of runs took, without the run from which it starts."""
+    stretches = json.loads(run["traffic"]) if isinstance(run["traffic"], str) else None
+    if stretches is None or pd.isna(run["participants"]):
+        return Costs(_number(run["seconds"]), math.nan, math.nan)
+    participants = int(run["participants"])
+    exchanged = participants * sum(n * (down + up) for n, down, up in stretches)
+    computed = run["rounds"] * (participants * run["flops"] + run["flops_server"])
+    return Costs(_number(run["seconds"]), float(exchanged), float(computed))
+
+
+def _number(value: Any) -> float:
+    return math.nan if pd.isna(value) else float(value)
+
+
+def folder_of(folder: Path, name: str, division: int = 0) -> Path:
+    """Return the folder of a track in a config folder; of another division a folder below."""
+    place = folder / PUBLISHED / name
+    return place / SECOND if division else place
+
+
+def read(place: Path) -> Kept:
+    """Return the kept results in a folder (`folder_of`).
+
+    Raises:
+        DataError: If they are not there, or cannot be read.
+    """
+    path = place / "values.parquet"
+    if not path.exists():
+        advice = "`python -m tools.comparison TRACK` trains the track"
+        raise DataError(f"{path}: does not exist", advice=advice)
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        return Kept(
+            pd.read_parquet(path).astype(VALUES)[[*VALUES]],
+            pd.read_parquet(place / "clients.parquet").astype(CLIENTS)[[*CLIENTS]],
+            _read_csv(place / "runs.csv", RUNS),
+            _read_csv(place / "tried.csv", TRIED),
+            json.loads(metadata.get(METADATA, b"{}")),
+        )
+    except (OSError, ValueError, KeyError, pa.ArrowException) as error:
+        raise DataError(f"{place}: cannot be read: {error}") from error
+
+
+def _read_csv(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+    """Read a table whose empty texts are texts."""
+    table = pd.read_csv(path)
+    missing = {*columns} - {*table}
+    if missing:
+        raise ValueError(f"{path.name} lacks {', '.join(sorted(missing))}")
+    texts = ("entry", "title", "start", "state", "chosen", "point", "no_op", "at_edge", "clients")
+    return table.assign(**{c: table[c].astype(object).fillna("") for c in texts if c in table})
+
+
+def write(place: Path, new: Kept) -> Kept:
+    """Write results into a folder; those of other budgets that are there stay.
+
+    Returns:
+        All results of the folder.
+    """
+    everything = new
+    if (place / "values.parquet").exists():
+        before = read(place)
+        tables = {
+            key: _joined(getattr(before, key), getattr(new, key))
+            for key in ("values", "runs", "tried")
+        }
+        joined = kept(tables["values"], new.clients, tables["runs"], tables["tried"])
+        about = {**before.about, **new.about}
+        everything = replace(joined, about=dict(sorted(about.items(), key=lambda i: int(i[0]))))
+    place.mkdir(parents=True, exist_ok=True)
+    for key in ("runs", "tried"):
+        text = getattr(everything, key).to_csv(index=False, lineterminator="\n")
+        write_bytes(place / f"{key}.csv", text.encode())
+    write_bytes(place / "clients.parquet", _parquet(everything.clients, {}))
+    # The values come last: if they are there, so are the other files.
+    write_bytes(place / "values.parquet", _parquet(everything.values, everything.about))
+    return everything
+
+
+def _joined(before: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of other budgets and the new ones, in the order of budgets."""
+    others = before[~before["budget"].isin(new["budget"])]
+    return pd.concat([others, new]).sort_values("budget", kind="stable", ignore_index=True)
+
+
+def _parquet(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    metadata = {**(table.schema.metadata or {}), METADATA: json.dumps(about).encode()}
+    content = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(metadata), content, compression="zstd")
+    return content.getvalue()
+
+
+def entry_values(kept_track: Kept, entry: str, role: str, budget: int = 1) -> pd.DataFrame | None:
+    """Return the values of an entry, clients by draws; NaN where a client was not scored.
+
+    Clients of a run that diverged have the floor. None if a run is missing.
+
+    Args:
+        kept_track: Kept results.
+        entry: Name of the entry.
+        role: The clients, participants or newcomers.
+        budget: The budget.
+    """
+    runs = kept_track.runs
+    runs = runs[(runs["entry"] == entry) & (runs["clients"] == role) & (runs["budget"] == budget)]
+    if runs.empty or not runs["state"].isin([COMPLETE, DIVERGED]).all():
+        return None
+    values = kept_track.values
+    values = values[(values["clients"] == role) & (values["budget"] == budget)]
+    own = values[values["entry"] == entry]
+    lost = runs.loc[runs["state"] == DIVERGED, "draw"]
+    floor = values[(values["entry"] == FLOOR) & values["draw"].isin(lost)]
+    scored = pd.concat([own, floor]).dropna(subset=["value"])
+    return scored.pivot(index="client", columns="draw", values="value").astype("float64")
+
+
+def verdicts(kept_track: Kept, track: Track, budget: int = 1) -> pd.DataFrame:
+    """Return a row for each comparison of the families of a track.
+
+    Returns:
+        ``family, entry, other, clients``; ``n``, the number of clients; ``difference``, the mean
+        over clients of the gain of ``entry`` on ``other`` (less of an error is a gain), with its
+        bounds ``low`` and ``high``; corrected p-values ``p`` (clients and draws), ``p_models``
+        (clients alone), ``p_blocks`` (blocks of clients in place of clients; NaN without blocks)
+        and ``p_draws`` (draws alone), and ``p_equal``; ``better`` and ``worse``, shares of clients;
+        ``verdict``; ``no_op``, the entry that it equals; and ``bytes`` and ``operations``, as
+        multiples of those of ``other``.
+    """
+    tables = [
+        _family_verdicts(kept_track, track, name, family, budget)
+        for name, family in track.families.items()
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def _family_verdicts(
+    kept_track: Kept, track: Track, name: str, family: Family, budget: int
+) -> pd.DataFrame:
+    """Return the rows of `verdicts` of one family."""
+    runs = kept_track.runs[kept_track.runs["budget"] == budget]
+    runs = runs[runs["clients"] == family.clients]
+    entries = [entry for entry in family.entries if (runs["entry"] == entry).any()]
+    no_ops = runs.groupby("entry")["no_op"].first()
+    # A run that diverged has ended early.
+    complete = runs[runs["state"] == COMPLETE]
+    means = complete.groupby("entry")[["bytes", "operations"]].mean().reindex(no_ops.index)
+    baseline = entry_values(kept_track, family.baseline, family.clients, budget)
+    gains: dict[str, pd.DataFrame] = {}
+    if baseline is not None:
+        for entry in entries:
+            values = entry_values(kept_track, entry, family.clients, budget)
+            if values is not None and not no_ops[entry]:
+                gains[entry] = track.sign * (values - baseline)
+    tested = _tested(kept_track, gains, track.margin)
+    records = []
+    for entry in entries:
+        found = tested.get(entry, {"verdict": NO_OP if no_ops[entry] else MISSING_RUN})
+        ratios = {
+            cost: means.loc[entry, cost] / means[cost].get(family.baseline, math.nan)
+            for cost in ("bytes", "operations")
+        }
+        about = {"family": name, "entry": entry, "other": family.baseline}
+        about |= {"clients": family.clients, "no_op": no_ops[entry]}
+        records.append({**about, **found, **ratios})
+    columns = [
+        *("family", "entry", "other", "clients", "n", "difference", "low", "high", "p"),
+        *("p_models", "p_blocks", "p_draws", "p_equal", "better", "worse", "verdict", "no_op"),
+        *("bytes", "operations"),
+    ]
+    return pd.DataFrame(records).reindex(columns=columns)
+
+
+def _tested(
+    kept_track: Kept, gains: Mapping[str, pd.DataFrame], margin: float
+) -> dict[str, dict[str, Any]]:
+    """Return what is tested of comparisons, corrected together, by entry.
+
+    Args:
+        kept_track: Kept results, of which the clients are read.
+        gains: Gains of each entry, clients by draws.
+        margin: Largest difference of equal entries.
+    """
+    if not gains:
+        return {}
+    first = next(iter(gains.values()))
+    stacked = [gain.reindex(index=first.index, columns=first.columns) for gain in gains.values()]
+    values = np.stack([gain.to_numpy() for gain in stacked])
+    test = client_tests.family_test(values, margin=margin)
+    p_draws = client_tests.draws_p_values(values)
+    block = kept_track.clients.groupby("client")["block"].first()[first.index].to_numpy()
+    p_blocks = np.full(len(gains), math.nan)
+    if (block >= 0).all():
+        p_blocks = client_tests.family_test(values, margin=margin, blocks=block).p
+    found = {}
+    for i, (entry, gain) in enumerate(gains.items()):
+        mean = gain.mean(axis=1)
+        record: dict[str, Any] = {
+            key: float(getattr(test, key)[i])
+            for key in ("difference", "low", "high", "p", "p_models", "p_equal")
+        }
+        verdict = claims.OPEN
+        if record["p"] <= claims.LEVEL:
+            verdict = claims.AHEAD if record["difference"] > 0 else claims.BEHIND
+        elif record["p_equal"] <= claims.LEVEL:
+            verdict = EQUAL
+        found[entry] = record | {
+            "n": int(mean.notna().sum()),
+            "p_blocks": float(p_blocks[i]),
+            "p_draws": float(p_draws[i]),
+            "better": float((mean > 0).mean()),
+            "worse": float((mean < 0).mean()),
+            "verdict": verdict,
+        }
+    return found
+
+
+def at_equal_cost(kept_track: Kept, track: Track, cost: str) -> pd.DataFrame:
+    """Compare the entries of the families at the budget 1 with their baseline at equal cost.
+
+    The value that a baseline would have at the cost of an entry is between those at the two
+    budgets around it, in proportion to the logarithm of costs; below the lowest cost it is that of
+    the lowest. An entry that costs more than the baseline at its largest budget is not compared.
+
+    Args:
+        kept_track: Kept results.
+        track: The track.
+        cost: ``operations`` or ``bytes``.
+
+    Returns:
+        The columns of `verdicts` without costs, of entries of which no run is missing.
+    """
+    records = []
+    for name, family in track.families.items():
+        role, curve = family.clients, []
+        runs = kept_track.runs[kept_track.runs["clients"] == role]
+        complete = runs["state"] == COMPLETE
+        for budget in sorted(runs.loc[runs["entry"] == family.baseline, "budget"].unique()):
+            values = entry_values(kept_track, family.baseline, role, int(budget))
+            is_own = (runs["entry"] == family.baseline) & (runs["budget"] == budget)
+            if values is not None:
+                curve.append((float(runs.loc[is_own & complete, cost].mean()), values))
+        gains: dict[str, pd.DataFrame] = {}
+        for entry in family.entries:
+            own = runs[(runs["entry"] == entry) & (runs["budget"] == 1)]
+            values = entry_values(kept_track, entry, role)
+            price = float(own.loc[own["state"] == COMPLETE, cost].mean())
+            if not curve or values is None or own["no_op"].iloc[0]:
+                continue
+            if price <= CLOSE * curve[-1][0]:
+                gains[entry] = track.sign * (values - _at_cost(curve, price))
+        about = {"family": name, "other": family.baseline, "clients": role}
+        tested = _tested(kept_track, gains, track.margin)
+        records += [{**about, "entry": entry, **found} for entry, found in tested.items()]
+    return pd.DataFrame(records)
+
+
+def _at_cost(curve: list[tuple[float, pd.DataFrame]], price: float) -> pd.DataFrame:
+    """Return values at a cost, between those of a curve of rising costs."""
+    prices = np.log([max(cost, 1.0) for cost, _ in curve])
+    place = float(np.interp(math.log(max(price, 1.0)), prices, np.arange(len(curve))))
+    low = int(place)
+    high = min(low + 1, len(curve) - 1)
+    share = place - low
+    return (1 - share) * curve[low][1] + share * curve[high][1]
