@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import pandas as pd
 
+from fl.base.hashes import digest
 from fl.base.schema import SHARES
 from fl.base.units import quantity
+from fl.plan import track as track_file
 from fl.plan.track import Track
 from fl.report import claims, kept_tracks
 from fl.report.cells import MINUS, number
@@ -40,6 +43,7 @@ class TrackClaims:
             budget, entry and clients.
         titles: Names of entries in print.
         about: By budget, what is known of the track's file when its entries were trained.
+        second: Verdicts of the track with other tuning and scored clients; None if not trained.
     """
 
     track: Track
@@ -48,6 +52,7 @@ class TrackClaims:
     means: pd.DataFrame
     titles: Mapping[str, str]
     about: Mapping[str, Mapping[str, str]]
+    second: pd.DataFrame | None = None
 
     @property
     def name(self) -> str:
@@ -82,12 +87,32 @@ class TrackClaims:
         return self.titles.get(entry, entry)
 
 
-def of_track(track: Track, kept: Kept) -> TrackClaims:
+def read(folder: Path) -> list[TrackClaims]:
+    """Return what is claimed on each track of a config folder that has kept results.
+
+    Args:
+        folder: The config folder.
+
+    Raises:
+        FedloomError: If a track's file is wrong, or its results cannot be read.
+    """
+    found = []
+    for name in track_file.names(folder):
+        place, second = (kept_tracks.folder_of(folder, name, i) for i in (0, 1))
+        if place.exists():
+            other = kept_tracks.read(second) if second.exists() else None
+            track = track_file.read(folder, name)
+            found.append(of_track(track, kept_tracks.read(place), other))
+    return found
+
+
+def of_track(track: Track, kept: Kept, second: Kept | None = None) -> TrackClaims:
     """Return what is claimed on a track by its kept results.
 
     Args:
         track: The track.
         kept: Its kept results.
+        second: Those with other tuning and scored clients, if there are any.
     """
     keys = ["budget", "entry", "clients"]
     costs = kept.runs.groupby(keys)[["bytes", "operations"]].mean()
@@ -106,7 +131,21 @@ def of_track(track: Track, kept: Kept) -> TrackClaims:
         means,
         titles,
         kept.about,
+        None if second is None else kept_tracks.verdicts(second, track),
     )
+
+
+def decided(track: Track) -> str:
+    """Return a hash of what a track's file says of comparisons, to see whether it was changed."""
+    families = {name: asdict(family) for name, family in track.families.items()}
+    return digest([families, track.margin, track.diverged])
+
+
+def share_kept(first: pd.DataFrame, second: pd.DataFrame) -> tuple[int, int]:
+    """Return how many claims of a first table of verdicts a second one keeps, and their number."""
+    both = first.merge(second, on=["family", "entry", "other"], suffixes=("", "_second"))
+    both = both[both["verdict"].isin([claims.AHEAD, claims.BEHIND, EQUAL])]
+    return int((both["verdict"] == both["verdict_second"]).sum()), len(both)
 
 
 def families_of(tracks: Sequence[TrackClaims]) -> dict[str, str]:

@@ -55,7 +55,8 @@ NOT_CLAIMED = (
     "That a method is better for clients of another kind: a claim is about clients like those of a "
     "track, who come from the same pool as those on whom points were chosen.",
     "That it is better in another federation: scored clients train together in eight draws of four "
-    "fifths of them, and the second division of two tracks is the only other federation.",
+    "fifths of them. Where a track was divided a second time, its section says how many claims "
+    "stay.",
     "That what is not told apart is equal: equal is only what two one-sided tests put within the "
     "margin.",
     "That no claim is false: each family of each track has its own chance of one, at most 5 %.",
@@ -140,12 +141,23 @@ def _track(one: TrackClaims) -> str:
         for name, family in track.families.items()
     )
     margin = number(track.margin, track.metric)
+    remarks = [
+        f"**Families, margin or floor were changed after training with budget {budget}.**"
+        for budget, known in one.about.items()
+        if known.get("claims", client_claims.decided(track)) != client_claims.decided(track)
+    ]
+    if one.second is not None:
+        same, count = client_claims.share_kept(one.verdicts, one.second)
+        remarks.append(
+            f"With other tuning and scored clients of the pool {same} of {count} claims stay."
+        )
     parts = [
         f"### {track.title or one.name}",
         f"{track.question} A third of the clients chose points (division "
         f"{track.clients.division}); {quantity(len(track.draws.scored), 'draw')} of the others. "
         f"{families}. Equal: within {margin} {one.margin_unit}. A run that diverged has the values "
         f"of the most frequent class or the mean. All this was {decided}.",
+        *remarks,
         _picture(f"{one.name}-intervals", f"Differences from the baselines on {one.name}"),
     ]
     parts += [

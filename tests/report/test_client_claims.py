@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fl.plan import track as track_file
 from fl.report import claims, client_claims, client_claims_page, client_claims_tables, kept_tracks
 from fl.report.cells import MINUS, NOTHING
 from fl.report.client_claims import TrackClaims
@@ -34,13 +34,8 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tracks(config: Path) -> list[TrackClaims]:
-    return [
-        client_claims.of_track(
-            track_file.read(config, name),
-            kept_tracks.read(kept_tracks.folder_of(config, name)),
-        )
-        for name in NAMES
-    ]
+    by_name = {one.name: one for one in client_claims.read(config)}
+    return [by_name[name] for name in NAMES]
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +91,33 @@ def test_the_page_has_all_that_it_shows(page, tracks):
 def test_a_track_that_was_not_registered_says_so(tracks):
     page = client_claims_page.markdown([replace(tracks[0], about={})])
     assert "not registered" in page
+
+
+def test_a_track_whose_families_changed_after_training_says_so(tracks):
+    one, words = tracks[0], "changed after training with budget 4"
+    known = {"claims": client_claims.decided(one.track)}
+    same = replace(one, about={"1": known, "4": known})
+    assert words not in client_claims_page.markdown([same])
+    for changed in (
+        replace(one.track, margin=0.02),
+        replace(one.track, families={"shared": one.track.families["shared"]}),
+    ):
+        other = {"claims": client_claims.decided(changed)}
+        page = client_claims_page.markdown([replace(one, about={"1": known, "4": other})])
+        assert words in page
+
+
+def test_a_second_division_has_its_verdicts_and_the_page_says_what_stays(config, tmp_path):
+    shutil.copytree(config, tmp_path / "config")
+    place = kept_tracks.folder_of(tmp_path / "config", "crashes")
+    shutil.copytree(place, place / "second")
+    [one] = [one for one in client_claims.read(tmp_path / "config") if one.name == "crashes"]
+    assert one.second is not None
+    claimed = int(one.verdicts["verdict"].isin([claims.AHEAD, claims.BEHIND, EQUAL]).sum())
+    assert client_claims.share_kept(one.verdicts, one.second) == (claimed, claimed)
+    assert f"{claimed} of {claimed} claims stay" in client_claims_page.markdown([one])
+    other = one.second.assign(verdict=claims.OPEN)
+    assert client_claims.share_kept(one.verdicts, other) == (0, claimed)
 
 
 def test_every_picture_is_drawn(tracks):
