@@ -11,14 +11,13 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.base.files import sha256, write_bytes
-from fl.base.hashes import digest
 from fl.base.units import quantity
 from fl.cli.commands import say
 from fl.notebook import rounding
@@ -26,9 +25,9 @@ from fl.notebook.track_training import TrackTraining
 from fl.plan import config, plan, study_files
 from fl.plan import track as track_file
 from fl.plan.track import PARTICIPANTS, Track
-from fl.report import claims, kept_tracks, result_files, track_page, tracks
+from fl.report import client_claims, kept_tracks, result_files, track_page, tracks
 from fl.report.facts import read_partitions
-from fl.report.kept_tracks import EQUAL, Kept
+from fl.report.kept_tracks import Kept
 from tools import pages
 
 CONFIG = Path("config")
@@ -155,8 +154,7 @@ def registered(found: Track) -> dict[str, str]:
         raise ConfigError(found.location, problem, advice=advice)
     commit = git("log", "-1", "--format=%H %cI")
     number, date = commit.split()
-    decided = {key: asdict(family) for key, family in found.families.items()}
-    what = digest([decided, found.margin, found.diverged])
+    what = client_claims.decided(found)
     return {"file": sha256(found.path), "claims": what, "commit": number, "date": date}
 
 
@@ -213,14 +211,6 @@ def train(found: Track, budget: int, place: Path, about: dict[str, str]) -> Kept
     return kept_tracks.write(place, new)
 
 
-def share_kept(first: pd.DataFrame, second: pd.DataFrame) -> tuple[int, int]:
-    """Return how many claims of a first table of verdicts a second one keeps, and their number."""
-    pair = ["family", "entry", "other"]
-    both = first.merge(second, on=pair, suffixes=("", "_second"))
-    both = both[both["verdict"].isin([claims.AHEAD, claims.BEHIND, EQUAL])]
-    return int((both["verdict"] == both["verdict_second"]).sum()), len(both)
-
-
 def train_track(name: str, division: int, budget: int, trial: Path | None) -> None:
     """Train a track, and say its verdicts.
 
@@ -244,7 +234,7 @@ def train_track(name: str, division: int, budget: int, trial: Path | None) -> No
             f"({row['low']:+.4f} to {row['high']:+.4f}), p {row['p']:.3f}: {row['verdict']}"
         )
     if is_second and place.exists():
-        same, count = share_kept(
+        same, count = client_claims.share_kept(
             kept_tracks.verdicts(kept_tracks.read(place), found, budget), table
         )
         say(f"{name}: {same} of {quantity(count, 'claim')} of the first division are kept")

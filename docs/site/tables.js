@@ -86,7 +86,7 @@ const addFilters = (table) => {
   }
   for (const name of (named.limits ?? "").split(" ").filter(Boolean)) {
     const column = names.indexOf(name)
-    const options = LIMITS.map((limit) => [limit, `at most ${limit} × FedAvg's`])
+    const options = LIMITS.map((limit) => [limit, `at most ${limit} ×`])
     const select = selection([["", "any"], ...options], act)
     conditions.push((row) => !select.value || number(row.cells[column]) <= Number(select.value))
     block.append(labelled(select, name))

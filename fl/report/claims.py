@@ -2,10 +2,11 @@
 
 What is replicated is a *draw* of data or partition. Where a study has one draw of a setting, it is
 a training seed, and a test shows what happens if training is repeated, not what holds for other
-data. It is never a client, as clients of a run share its model. Two methods are compared by their
-differences on the same draws. One is *ahead* only if the sign-flip test says so at `LEVEL` after
-the step-down maxT correction (`p_values`) over all comparisons of its family, which is named before
-results are seen: those of a page, or of a track's baseline.
+data. It is never a client, as clients of a run share its model; claims about clients are made by
+`fl.report.client_tests`. Two methods are compared by their differences on the same draws. One is
+*ahead* only if the sign-flip test says so at `LEVEL` after the step-down maxT correction
+(`p_values`) over all comparisons of its family, which is named before results are seen: those of a
+page, or of a track's baseline.
 """
 
 from __future__ import annotations

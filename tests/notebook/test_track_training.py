@@ -24,7 +24,7 @@ from fl.notebook import track_training
 from fl.notebook.track_training import TrackTraining
 from fl.plan import track
 from fl.plan.track import NEWCOMERS, PARTICIPANTS
-from fl.report import claims, kept_tracks, result_files, summaries
+from fl.report import claims, client_claims, kept_tracks, result_files, summaries
 from fl.report.kept_tracks import FLOOR, NO_OP, Kept
 from tools import comparison
 
@@ -239,7 +239,7 @@ def test_the_share_of_claims_that_are_kept() -> None:
     first = [("a", "x", "b", "ahead"), ("a", "y", "b", "equal"), ("a", "z", "b", claims.OPEN)]
     second = [("a", "x", "b", "ahead"), ("a", "y", "b", claims.OPEN), ("a", "z", "b", "ahead")]
     tables = (pd.DataFrame(rows, columns=columns) for rows in (first, second))
-    assert comparison.share_kept(*tables) == (1, 2)
+    assert client_claims.share_kept(*tables) == (1, 2)
 
 
 def test_the_floor_is_the_majority_class_or_the_mean(tmp_path: Path) -> None:

@@ -1,0 +1,236 @@
+"""The page of claims about clients, on tracks whose kept results are drawn and not trained."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import drawn_tracks
+import numpy as np
+import pandas as pd
+import pytest
+
+from fl.report import claims, client_claims, client_claims_page, client_claims_tables, kept_tracks
+from fl.report.cells import MINUS, NOTHING
+from fl.report.client_claims import TrackClaims
+from fl.report.client_claims_figures import costs, intervals, overview
+from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP
+
+NAMES = ("letters", "crashes", "schools")
+"""One with a run that diverged, one with entries at their no-ops, one with errors and blocks."""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("config")
+    drawn_tracks.write(folder, NAMES, most=60)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tracks(config: Path) -> list[TrackClaims]:
+    by_name = {one.name: one for one in client_claims.read(config)}
+    return [by_name[name] for name in NAMES]
+
+
+@pytest.fixture(scope="module")
+def page(tracks: list[TrackClaims]) -> str:
+    return client_claims_page.markdown(tracks)
+
+
+@pytest.mark.parametrize("i", range(3), ids=NAMES)
+def test_the_script_of_the_page_gives_all_verdicts(i, config, tracks, page, tmp_path):
+    [script] = re.findall(r"```python\n(.*?)```", page, re.S)
+    code = [line for line in script.splitlines() if line and "import" not in line]
+    assert len(code) <= 20
+    (tmp_path / "verdicts.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "verdicts.py"), str(config), NAMES[i]],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = {tuple(line.split()[:2]): line.split()[2] for line in done.stdout.splitlines()}
+    table = tracks[i].verdicts
+    tested = table[~table["verdict"].isin([NO_OP, MISSING_RUN])]
+    assert found == {
+        (row["family"], row["entry"]): row["verdict"].replace(claims.OPEN, "open")
+        for row in tested.to_dict("records")
+    }
+    assert len(found) == len(table) - (2 if NAMES[i] == "crashes" else 0)
+
+
+def test_a_run_that_diverged_has_the_values_of_the_floor(config, tracks):
+    """Of eight draws one is at the floor, far below, so that its mean falls and is no lead."""
+    kept = kept_tracks.read(kept_tracks.folder_of(config, "letters"))
+    values = kept_tracks.entry_values(kept, "feddyn", "participants")
+    assert values is not None
+    means = values.mean()
+    assert means[2] < means.drop(2).min() - 0.15
+    shown = tracks[0].means.set_index(["budget", "entry", "clients"])["value"]
+    assert shown[1, "feddyn", "participants"] == pytest.approx(values.mean(axis=1).mean())
+
+
+def test_the_page_has_all_that_it_shows(page, tracks):
+    shown = re.findall(r"!\[.+?\]\(comparison/(.+?)\.svg\)", page)
+    assert shown == [*client_claims_page.pictures(tracks)] and shown[0] == "overview"
+    # The figure is first, then five sentences, then what to do.
+    order = [page.index(text) for text in ("overview.svg", "\n1. ", "\n5. ", "## What to do")]
+    assert order == sorted(order) and "\n6. " not in page
+    for one in tracks:
+        assert one.track.title in page and one.track.path.name in page
+    assert "01234567, 2026-11-28" in page, "the commit before training"
+    assert page.count("fedloom new method") == page.count("fedloom compare") == 1
+
+
+def test_a_track_that_was_not_registered_says_so(tracks):
+    page = client_claims_page.markdown([replace(tracks[0], about={})])
+    assert "not registered" in page
+
+
+def test_a_track_whose_families_changed_after_training_says_so(tracks):
+    one, words = tracks[0], "changed after training with budget 4"
+    known = {"claims": client_claims.decided(one.track)}
+    same = replace(one, about={"1": known, "4": known})
+    assert words not in client_claims_page.markdown([same])
+    for changed in (
+        replace(one.track, margin=0.02),
+        replace(one.track, families={"shared": one.track.families["shared"]}),
+    ):
+        other = {"claims": client_claims.decided(changed)}
+        page = client_claims_page.markdown([replace(one, about={"1": known, "4": other})])
+        assert words in page
+
+
+def test_a_second_division_has_its_verdicts_and_the_page_says_what_stays(config, tmp_path):
+    shutil.copytree(config, tmp_path / "config")
+    place = kept_tracks.folder_of(tmp_path / "config", "crashes")
+    shutil.copytree(place, place / "second")
+    [one] = [one for one in client_claims.read(tmp_path / "config") if one.name == "crashes"]
+    assert one.second is not None
+    claimed = int(one.verdicts["verdict"].isin([claims.AHEAD, claims.BEHIND, EQUAL]).sum())
+    assert client_claims.share_kept(one.verdicts, one.second) == (claimed, claimed)
+    assert f"{claimed} of {claimed} claims stay" in client_claims_page.markdown([one])
+    other = one.second.assign(verdict=claims.OPEN)
+    assert client_claims.share_kept(one.verdicts, other) == (0, claimed)
+
+
+def test_every_picture_is_drawn(tracks):
+    for name, picture in client_claims_page.pictures(tracks[:1]).items():
+        for entry in ("FedAvg", "FedProx-FT"):
+            assert entry in picture.svg, name
+    first, second = (overview(tracks).svg for _ in range(2))
+    assert first == second
+    assert "Personal, from FedAvg-FT" in first and "Newcomers, from FedAvg-FT" in first
+
+
+def test_a_picture_is_drawn_of_few_results(tracks):
+    """One budget, no interval, a missing run."""
+    one = tracks[1]
+    verdicts = one.verdicts.assign(verdict=MISSING_RUN, difference=np.nan, low=np.nan, high=np.nan)
+    means = one.means[one.means["budget"] == 1].copy()
+    means.loc[means["entry"] == "ditto", "value"] = np.nan
+    bare = replace(one, verdicts=verdicts, at_equal_cost=pd.DataFrame(), means=means)
+    for picture in (overview([bare]), intervals(bare), costs(bare, "participants")):
+        assert picture.svg
+    assert "without a verdict" in " ".join(client_claims.sentences([bare]))
+
+
+def test_the_table_has_a_row_for_each_comparison(tracks):
+    table = client_claims_tables.long_table(tracks)
+    assert len(table.rows) == sum(len(one.verdicts) for one in tracks)
+    heads = [column.name for column in table.columns]
+    assert all(len(row.cells) + 1 == len(heads) for row in table.rows)
+    texts = [dict(zip(heads[1:], (c.text for c in row.cells), strict=True)) for row in table.rows]
+    assert {text["track"] for text in texts} == {*NAMES}
+    [noop, *_] = [text for text in texts if "no-op" in text["verdict"]]
+    assert noop["verdict"] == "is FedAvg (no-op)" and noop["p"] == noop["difference"] == NOTHING
+    # Entries of a track are beside a baseline at their own operations too.
+    assert any(text["equal\noperations"] != NOTHING for text in texts)
+
+
+def judged(one: TrackClaims, **changes: Any) -> dict[str, Any]:
+    row = one.verdicts[one.verdicts["verdict"] == claims.BEHIND].iloc[0].to_dict()
+    return {str(key): value for key, value in row.items()} | changes
+
+
+def test_a_claim_that_blocks_do_not_carry_is_marked(tracks):
+    one = tracks[2]
+    assert one.verdicts["p_blocks"].notna().all(), "schools lie in authorities"
+    assert tracks[0].verdicts["p_blocks"].isna().all()
+    text = client_claims_tables.verdict_text
+    assert text(one, judged(one, p_blocks=0.2)) == "behind (not over blocks)"
+    assert text(one, judged(one, p_blocks=0.01)) == "behind"
+    assert text(one, judged(one, p_blocks=np.nan)) == "behind"
+    assert text(one, judged(one, p_blocks=0.2, verdict=EQUAL)) == EQUAL
+
+
+def small(tracks: list[TrackClaims], *tables: dict[str, str]) -> list[TrackClaims]:
+    """Tracks with one family, and the verdict of each entry."""
+    made = []
+    for verdicts in tables:
+        rows = [
+            {"family": "shared", "entry": entry, "verdict": verdict, "n": 50, "difference": gain}
+            for gain, (entry, verdict) in zip(
+                np.linspace(0.05, -0.05, len(verdicts)), verdicts.items(), strict=True
+            )
+        ]
+        family = {"shared": tracks[0].track.families["shared"]}
+        track = replace(tracks[0].track, families=family)
+        table = pd.DataFrame(rows)
+        made.append(replace(tracks[0], track=track, verdicts=table, at_equal_cost=table))
+    return made
+
+
+def test_sentences_count_verdicts_by_hand(tracks):
+    first = {"fedexp": "ahead", "pooled": "ahead", "moon": "no-op", "fedfm": "behind"}
+    second = {"fedexp": "ahead", "pooled": "ahead", "moon": EQUAL, "fedfm": claims.OPEN}
+    two = small(tracks, first, second)
+    counts = client_claims.tally(two, "shared")
+    assert counts.loc["fedexp", [claims.AHEAD, "tracks"]].tolist() == [2, 2]
+    assert counts.loc["moon", [NO_OP, EQUAL]].tolist() == [1, 1]
+    total, leads, at_cost = client_claims.sentences(two)
+    assert total.startswith("8 comparisons on 2 tracks, over 100 clients")
+    for words in ("4 ahead", "1 behind", "1 equal", "1 not told apart", "1 at a no-op"):
+        assert words in total
+    assert "FedExP on 2 of 2" in leads and "Pooled" not in leads, "pooling is no method"
+    assert "4 leads, 4 stay" in at_cost
+    dear = [replace(one, at_equal_cost=one.at_equal_cost[1:]) for one in two]
+    assert (
+        "2 stay" in client_claims.sentences(dear)[2]
+        and "2 cost more" in (client_claims.sentences(dear)[2])
+    )
+
+
+def test_advice_names_what_is_ahead_twice_and_behind_nowhere(tracks):
+    first = {"fedexp": "ahead", "feddyn": "ahead", "fedadam": "ahead", "fedfm": "behind"}
+    second = {"fedexp": "ahead", "feddyn": "ahead", "fedadam": EQUAL, "fedfm": "behind"}
+    third = {"fedexp": EQUAL, "feddyn": "behind", "fedadam": EQUAL, "moon": "no-op"}
+    three = small(tracks, first, second, third)
+    [step] = client_claims.advice(three)
+    assert "try FedExP" in step and "FedDyn" not in step and "FedAdam" not in step
+    assert "behind: FedFM" in step and "nothing: MOON" in step
+    # A lead that is only speed is no advice.
+    slow = [
+        replace(one, at_equal_cost=one.at_equal_cost.assign(verdict=claims.OPEN)) for one in three
+    ]
+    assert "FedExP" not in client_claims.advice(slow)[0]
+
+
+def test_entries_are_sorted_by_their_mean_place_over_tracks(tracks):
+    two = small(
+        tracks, {"fedexp": "ahead", "moon": EQUAL, "fedfm": EQUAL}, {"fedfm": EQUAL, "moon": EQUAL}
+    )
+    assert client_claims.sorted_entries(two, "shared") == ["fedexp", "fedfm", "moon"]
+
+
+def test_differences_of_errors_have_the_digits_of_the_margin(tracks):
+    assert tracks[2].shown(0.04178) == "+0.042"
+    assert tracks[2].shown(-0.00049) == "0.000"
+    assert tracks[2].shown(-0.0208) == f"{MINUS}0.021"
+    assert tracks[0].shown(0.04178) == "+4.2"
