@@ -18,7 +18,12 @@ from fl.base.errors import DataError, wrap_read_errors
 from fl.base.schema import GROUP, HOLDINGS
 from fl.data.prepared import Prepared
 
-NOUNS = {"groups": "clients", "domains": "domains", "published": "published splits"}
+NOUNS = {
+    "groups": "clients",
+    "domains": "domains",
+    "published": "published splits",
+    "block": "blocks",
+}
 """What the arrays of a scheme hold, by the name of its argument."""
 
 

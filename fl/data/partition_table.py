@@ -3,9 +3,9 @@
 A table is a pandas DataFrame with one row per sample that is used: ``sample`` (int64, an index into
 the data set), ``client`` (int32, 0..K-1 without gaps) and ``split`` (text: train, val, test
 or server, see `fl.base.schema.SERVER`). A column ``unseen`` (bool) may mark clients that are held
-out of training; further columns, such as ``domain``, are allowed. ``attrs["notes"]`` lists
-adjustments that a scheme made to its definition. This module checks, stores and describes tables of
-any origin; `fl/data/schemes` has the schemes.
+out of training; further columns, such as ``domain`` or `ORIGIN`, are allowed. ``attrs["notes"]``
+lists adjustments that a scheme made to its definition. This module checks, stores and describes
+tables from anywhere; `fl/data/schemes` has the schemes.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from fl.base.schema import HOLDINGS, PARTITION_COLUMNS, SPLITS, UNSEEN
 
 MODALITY = "modality"
 """Column of a partition: number of the modality that a client holds."""
+ORIGIN = "origin"
+"""Column of a partition of a part of the clients: a client's number among all of them."""
 
 INTEGERS = {"sample": np.int64, "client": np.int32}
 NOTES = b"fedloom.notes"

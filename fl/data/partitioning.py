@@ -202,7 +202,8 @@ def apply_scheme(
     """Return the partition table of a scheme.
 
     The scheme gets the labels and ``values``, and the data set's clients (``groups``), domains,
-    published split and groups of samples (``group``) if it has arguments of these names.
+    published split, blocks of clients (``block``) and groups of samples (``group``) if it has
+    arguments of these names.
 
     Args:
         scheme: The scheme's function.
@@ -218,6 +219,7 @@ def apply_scheme(
         "groups": prepared.client,
         "domains": prepared.domain,
         "published": prepared.split,
+        "block": prepared.block,
         "group": prepared.group,
     }
     arguments, source = (

@@ -2,12 +2,14 @@
 
 ``x.npy`` ``[samples, ...]`` holds the inputs in their own type (images stay uint8), ``y.npy``
 ``[samples]`` the labels, and where the data set has them ``client.npy`` the natural client,
-``domain.npy`` the domain, ``group.npy`` the group (see `fl.data.groups`) and ``split.npy`` the
-published split (an index into `SPLIT_NAMES`) of each sample, ``mask.npy`` uint8 ``[samples, height,
-width]`` the mask of a segmentation, ``text.npy`` ``[samples, ...]`` the tokens of each input, and
-``target.npy`` float ``[samples]`` the target of a regression; with masks or targets, labels are 0.
-Further numeric inputs are in ``input_NAME.npy`` ``[samples, ...]``. ``dataset.json`` is written
-last, and then the folder gets its final name: a folder with this file is complete.
+``domain.npy`` the domain, ``block.npy`` the block of its client (clients that have something in
+common, such as schools of one authority), ``group.npy`` the group (see `fl.data.groups`) and
+``split.npy`` the published split (an index into `SPLIT_NAMES`) of each sample, ``mask.npy`` uint8
+``[samples, height, width]`` the mask of a segmentation, ``text.npy`` ``[samples, ...]`` the tokens
+of each input, and ``target.npy`` float ``[samples]`` the target of a regression; with masks or
+targets, labels are 0. Further numeric inputs are in ``input_NAME.npy`` ``[samples, ...]``.
+``dataset.json`` is written last, and then the folder gets its final name: a folder with this file
+is complete.
 
 An array on disk that grows row by row.
 """
@@ -32,7 +34,7 @@ from fl.base.files import erase, find_damage, move, read_sealed, sync_folder, wr
 from fl.base.hashes import change_stamp, digest
 from fl.data.normalisation import IDENTITY_NORMALISATION
 
-ARRAYS = ("x", "y", "client", "domain", "group", "split", "mask", "text", "target")
+ARRAYS = ("x", "y", "client", "domain", "block", "group", "split", "mask", "text", "target")
 SPLIT_NAMES = ("train", "test", "val")
 """Names of published splits by their number in ``split.npy``."""
 DESCRIPTION = "dataset.json"
@@ -216,6 +218,7 @@ class Prepared:
         y: Labels ``[samples]`` in 0..len(classes)-1.
         client: Natural client of each sample ``[samples]``, or None.
         domain: Domain ``[samples]``, or None.
+        block: Block of each sample's client ``[samples]``, or None.
         split: Published split ``[samples]``, an index into `SPLIT_NAMES`, or None.
         mask: Masks ``[samples, height, width]``, or None.
         text: Tokens ``[samples, ...]``, or None.
@@ -247,6 +250,7 @@ class Prepared:
     sources: tuple[dict[str, str], ...]
     inputs: dict[str, np.ndarray] = field(default_factory=dict)
     normalisations: dict[str, dict[str, Any]] = field(default_factory=dict)
+    block: np.ndarray | None = None
     group: np.ndarray | None = None
     groups: tuple[str, ...] = ()
     vocabulary: int = 0

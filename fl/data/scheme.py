@@ -1,8 +1,8 @@
 """The decorator of partition schemes.
 
 The function of a scheme assigns samples to clients. The decorator `scheme` adds what all schemes
-share: the division of each client's samples into train, val and test, published splits, and clients
-that are held out of training.
+share: the division of each client's samples into train, val and test, published splits, parts of
+the clients, and clients that are held out of training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fl.base.rng import generator
 from fl.base.schema import HOLDINGS, UNSEEN
 from fl.base.units import quantity
 from fl.data.groups import group_labels, table_of_samples
-from fl.data.partition_table import MODALITY
+from fl.data.partition_table import MODALITY, ORIGIN, unseen_clients
 from fl.data.splitting import (
     MIN_CLIENT_SAMPLES,
     NOBODY,
@@ -39,6 +39,12 @@ from fl.data.splitting import (
 
 PUBLISHED_SPLIT = "published"
 Published = Literal["published"]
+
+Part = Literal["all", "tuning", "scored"]
+ALL: Part = "all"
+"""The part that is no part."""
+PART_SHARES: dict[Part, float] = {"all": 1.0, "tuning": 1 / 3, "scored": 2 / 3}
+"""Share of the clients in each part, about."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,13 @@ class CommonKeys:
             are divided by the shares, of which a published one has its default.
         modalities: Numbers of clients with each of the data set's modalities, in its order; one
             more number counts clients with all modalities.
+        part: Clients of which the partition consists: `tuning`, a third of all of them, by which
+            keys of methods are chosen, or `scored`, the others. Clients of one block (schools of
+            one authority), if the data set has blocks, are in the same part.
+        division: Seed by which a third of the clients is drawn. With a part, it is also the seed by
+            which a scheme deals samples, so that parts have none in common whatever `seed` is.
+        newcomer_samples: Largest number of training samples of an unseen client, drawn by the seed;
+            null: no limit. A group of samples counts as one.
     """
 
     seed: Seed = 0
@@ -78,6 +91,14 @@ class CommonKeys:
     server: Share = 0.0
     unseen: Annotated[float, Bound(low=0, below=1)] | Count | Published = 0.0
     modalities: tuple[Index, ...] | None = None
+    part: Part = ALL
+    division: Seed = 0
+    newcomer_samples: Count | None = None
+
+    @property
+    def dealing_seed(self) -> int:
+        """Seed by which samples are dealt to clients."""
+        return self.seed if self.part == ALL else self.division
 
 
 COMMON_HINTS = typing.get_type_hints(CommonKeys, include_extras=True)
@@ -87,11 +108,12 @@ def scheme(assign: Callable[..., Assignment]) -> Callable[..., pd.DataFrame]:
     """Return the scheme ``(labels, ..., published=None, *, own keys, common keys) -> table``.
 
     The scheme returns the partition table (sample, client, split) in canonical order. It has a
-    column ``domain`` (int32) if ``assign`` takes domains, and a column ``unseen`` (bool) if a
-    client is unseen. Its argument ``published`` ``[samples]`` is the data set's array ``split``, or
-    None. With ``group`` ``[samples]``, the group of each sample, ``assign`` gets a label, domain or
-    client for each group in place of each sample, and groups stay whole. The scheme raises a
-    `DataError` for keys that do not fit the data.
+    column ``domain`` (int32) if ``assign`` takes domains, a column ``unseen`` (bool) if a client is
+    unseen, and a column ``origin`` (int32), the number of the client among all, if it has a part of
+    the clients. Its arguments ``published`` and ``block`` ``[samples]`` are the data set's arrays
+    ``split`` and ``block``, or None. With ``group`` ``[samples]``, the group of each sample,
+    ``assign`` gets a label, domain or client for each group in place of each sample, and groups
+    stay whole. The scheme raises a `DataError` for keys that do not fit the data.
 
     Args:
         assign: ``(labels, [domains or groups,] *, own keys[, seed])``: gets the samples to assign
@@ -104,7 +126,7 @@ def scheme(assign: Callable[..., Assignment]) -> Callable[..., pd.DataFrame]:
     ]
     arrays += [
         Parameter(key, Parameter.POSITIONAL_OR_KEYWORD, default=None)
-        for key in ("published", "group")
+        for key in ("published", "group", "block")
     ]
     keys = [
         parameter
@@ -131,6 +153,8 @@ def scheme(assign: Callable[..., Assignment]) -> Callable[..., pd.DataFrame]:
         given_arrays = {parameter.name: values.pop(parameter.name) for parameter in arrays}
         common = CommonKeys(**{key: values[key] for key in COMMON_HINTS})
         keys_of_scheme = {key: value for key, value in values.items() if key in own_names}
+        if "seed" in keys_of_scheme:
+            keys_of_scheme["seed"] = common.dealing_seed
         make = functools.partial(
             _make_table, name, functools.partial(assign, **keys_of_scheme), common
         )
@@ -167,6 +191,7 @@ def _make_table(
     common: CommonKeys,
     labels: np.ndarray,
     published: np.ndarray | None,
+    block: np.ndarray | None,
     **group_arrays: np.ndarray | None,
 ) -> pd.DataFrame:
     """Make the table; ``group_arrays`` are the domains or groups, if ``assign`` takes them."""
@@ -205,7 +230,7 @@ def _make_table(
     for key in published_keys:
         members = np.setdiff1d(np.flatnonzero(split == SPLIT_NUMBERS[key]), newcomers)
         owner, deal_notes = deal_in_proportion(
-            name, client, _strata(labels, groups), pool, members, common.seed
+            name, client, _strata(labels, groups), pool, members, common.dealing_seed
         )
         is_held = owner != NOBODY
         left_out = members[is_without[members]]
@@ -220,7 +245,9 @@ def _make_table(
     table = build_table(sample, owner, split_of, notes)
     if "domains" in group_arrays and groups is not None:
         table["domain"] = groups[table["sample"]].astype(np.int32)
-    return _with_modality(name, _with_unseen(name, table, common, split), common)
+    table = _part_of(name, table, common, _checked_array(name, "block", block, labels))
+    table = _with_unseen(name, table, common, split)
+    return _with_modality(name, _without_surplus(name, table, common), common)
 
 
 def _split_by_shares(
@@ -321,6 +348,63 @@ def build_table(
     )
     table.attrs["notes"] = list(notes)
     return table
+
+
+def _part_of(
+    name: str, table: pd.DataFrame, common: CommonKeys, block: np.ndarray | None
+) -> pd.DataFrame:
+    """Return the rows of the clients of a part, numbered from 0, with the column `ORIGIN`.
+
+    Blocks are put into an order by the division. The first of them, as many as make the number of
+    clients nearest to a third, are for tuning; without blocks each client is one.
+    """
+    require(common.part in PART_SHARES, name, "part", common.part, ", ".join(PART_SHARES))
+    if common.part == ALL:
+        return table
+    client = table["client"].to_numpy()
+    block_of_client = _blocks_of_clients(name, table, block)
+    clients, blocks = len(block_of_client), int(block_of_client.max()) + 1
+    if blocks < 2:
+        problem = f"partition {name}: part is {common.part}, but there is 1 "
+        problem += "client" if clients == 1 else f"block of all {clients} clients"
+        raise DataError(problem, ALL)
+    order = generator(common.division, "division").permutation(blocks)
+    sums = np.bincount(block_of_client)[order].cumsum()
+    tuning = order[: np.abs(3 * sums[:-1] - clients).argmin() + 1]
+    origins = np.flatnonzero(np.isin(block_of_client, tuning) == (common.part == "tuning"))
+    part = table[np.isin(client, origins)].reset_index(drop=True)
+    origin = part["client"].to_numpy()
+    numbers = np.searchsorted(origins, origin).astype(np.int32)
+    return part.assign(**{"client": numbers, ORIGIN: origin})
+
+
+def _blocks_of_clients(name: str, table: pd.DataFrame, block: np.ndarray | None) -> np.ndarray:
+    """Return the block of each client, 0..B-1 without gaps, ``[clients]``."""
+    client = table["client"].to_numpy()
+    if block is None:
+        return np.arange(int(client.max()) + 1)
+    of_client = pd.Series(block[table["sample"]]).groupby(client)
+    counts = of_client.nunique()
+    for differing in counts.index[counts > 1][:1]:
+        problem = f"partition {name}: client {differing} has samples of {counts[differing]} blocks"
+        raise DataError(problem, "clients of one block, if they have parts", "the scheme natural")
+    return np.unique(of_client.first(), return_inverse=True)[1]
+
+
+def _without_surplus(name: str, table: pd.DataFrame, common: CommonKeys) -> pd.DataFrame:
+    """Return the table without the training samples that unseen clients have too many."""
+    most = common.newcomer_samples
+    if most is None:
+        return table
+    require(most > 0, name, "newcomer_samples", most, "a whole number >= 1")
+    require(UNSEEN in table, name, "newcomer_samples", most, "null, as no client is unseen")
+    client, is_train = table["client"].to_numpy(), (table["split"] == "train").to_numpy(bool)
+    is_kept = np.ones(len(table), bool)
+    for newcomer in unseen_clients(table):
+        rows = np.flatnonzero(is_train & (client == newcomer))
+        drawn = generator(common.seed, "newcomer samples", int(newcomer)).permutation(rows)
+        is_kept[drawn[most:]] = False
+    return table[is_kept].reset_index(drop=True)
 
 
 def _with_modality(name: str, table: pd.DataFrame, common: CommonKeys) -> pd.DataFrame:

@@ -17,6 +17,7 @@ from fl.base.folders import expand
 from fl.base.schema import SERVER
 from fl.base.specs import ComponentSpec
 from fl.data import partition_table
+from fl.data.scheme import ALL, PART_SHARES, Part
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,37 @@ class PartitionFacts:
         return bool(self.scheme.get("unseen", 0))
 
     @property
+    def part(self) -> Part:
+        """The part of the clients of which the partition consists."""
+        part: Part = self.scheme.get("part", ALL)
+        return part
+
+    @property
     def clients(self) -> int | None:
-        """The number of clients, unseen ones included; None if only the data can tell."""
+        """The number of clients, unseen ones included; None if only the data can tell.
+
+        That is so for a part of natural clients, as whole blocks of them are drawn.
+        """
+        count = self.clients_of_all_parts
+        if self.part == ALL or count is None:
+            return count
+        tuning = (count + 1) // 3
+        sizes = {"tuning": tuning, "scored": count - tuning}
+        return None if self.scheme["name"] == "natural" else sizes[self.part]
+
+    @property
+    def clients_of_all_parts(self) -> int | None:
+        """The number of clients among which a part is drawn; None if only the data can tell."""
         if self.own_table is not None:
             return int(self.own_table["client"].nunique())
         domains = getattr(self.dataset, "domains", ())
         in_domains = self.scheme.get("clients_per_domain", 0) * len(domains)
         return self.scheme.get("clients") or in_domains or self.dataset.natural_clients or None
+
+    @property
+    def part_share(self) -> float:
+        """The share of the part, about, in all clients."""
+        return PART_SHARES[self.part]
 
     def share(self, split: str) -> float:
         """Return the share of a client's samples in a split, 0 if the scheme's keys do not tell."""
@@ -81,6 +106,8 @@ class PartitionFacts:
         problems = ConfigProblems()
         for check in (
             self._check_clients,
+            self._check_part,
+            self._check_newcomers,
             self._check_shares,
             self._check_published_splits,
             self._check_natural_parts,
@@ -111,12 +138,32 @@ class PartitionFacts:
             if scheme.get(key, 1) > data.classes:
                 problem = f"is {scheme[key]}, but {name} has {data.classes} classes"
                 raise ConfigError(location / key, problem, f"1 to {data.classes}")
-        unseen = scheme.get("unseen", 0)
-        if clients and not isinstance(unseen, str) and unseen >= clients:
+
+    def _check_part(self, location: Location) -> None:
+        """Raise `ConfigError` for a division without parts, and for parts without clients."""
+        division, count = self.scheme.get("division", 0), self.clients_of_all_parts
+        if self.part == ALL:
+            if division:
+                parts = ", ".join(part for part in PART_SHARES if part != ALL)
+                problem = f"is {division}, but part is {ALL}"
+                raise ConfigError(location / "division", problem, advice=f"part: {parts}")
+        elif count is not None and count < 2:
+            raise ConfigError(location / "part", f"is {self.part}, but there is 1 client", ALL)
+
+    def _check_newcomers(self, location: Location) -> None:
+        """Raise `ConfigError` if no client is left to train, or if none is unseen."""
+        unseen, clients = self.scheme.get("unseen", 0), self.clients
+        is_number = not isinstance(unseen, str)
+        if self.scheme.get("clients") and is_number and clients and unseen >= clients:
             problem = f"is {unseen}, but there are {clients} clients"
+            problem += "" if self.part == ALL else f" in the part {self.part}"
             raise ConfigError(
                 location / "unseen", problem, f"a share < 1, or at most {clients - 1}"
             )
+        most = self.scheme.get("newcomer_samples")
+        if most is not None and not unseen:
+            problem = f"is {most}, but no client is unseen"
+            raise ConfigError(location / "newcomer_samples", problem, advice="unseen: 0.2, or null")
 
     def _check_shares(self, location: Location) -> None:
         """Raise `ConfigError` if nothing is left to train on, or nothing to test on."""

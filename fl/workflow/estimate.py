@@ -90,20 +90,22 @@ def _client_counts(run: RunSpec) -> ClientCounts:
     """Return the numbers of clients and samples of a run's partition.
 
     The sizes of a published split are known only from the data. Its share is assumed to be the
-    scheme's default, and no client is assumed to be unseen by it.
+    scheme's default, and no client is assumed to be unseen by it. Parts of the clients are assumed
+    to be of the sizes that they have without blocks.
     """
     scheme, partition = run.spec["partition"], run.partition
     if "path" in scheme:
         path = path_of(scheme["path"])
         return _table_counts(path, path.stat().st_mtime_ns)
-    clients = partition.clients or 1
+    clients = max(1, round((partition.clients_of_all_parts or 1) * partition.part_share))
     unseen = scheme.get("unseen", 0)
     if not isinstance(unseen, int):
         unseen = 0 if isinstance(unseen, str) else round(unseen * clients)
     followed = [key for key in ("val", "test") if isinstance(scheme.get(key), str)]
     pool = 1 - sum(getattr(CommonKeys, key) for key in followed)
     train = 1 - sum(partition.share(key) for key in ("val", "test", "server"))
-    return ClientCounts(clients, unseen, (run.dataset.size or 0) * pool * train)
+    samples = (run.dataset.size or 0) * pool * train * partition.part_share
+    return ClientCounts(clients, unseen, samples)
 
 
 @cache

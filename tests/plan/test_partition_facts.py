@@ -48,6 +48,33 @@ def test_keys_of_a_scheme_tell_splits_and_clients() -> None:
     assert facts_of({"name": "natural"}).clients is None
 
 
+def test_keys_tell_the_clients_of_a_part() -> None:
+    for part, clients in (("all", 20), ("tuning", 7), ("scored", 13)):
+        facts = facts_of({"name": "dirichlet", "clients": 20, "part": part})
+        assert (facts.clients, facts.clients_of_all_parts) == (clients, 20)
+    natural = facts_of({"name": "natural", "part": "tuning"}, "digits-domains")
+    assert natural.clients is None, "whole blocks are drawn"
+    assert natural.clients_of_all_parts == 5
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        ({"division": 2}, "division"),
+        ({"newcomer_samples": 5}, "newcomer_samples"),
+        ({"newcomer_samples": 5, "unseen": 0.0, "part": "tuning"}, "newcomer_samples"),
+        ({"part": "tuning", "unseen": 3}, "unseen"),
+        ({"part": "scored", "clients": 1}, "part"),
+    ],
+)
+def test_a_part_that_cannot_be_made_is_refused(keys: dict[str, object], key: str) -> None:
+    scheme = {"name": "homogeneous", "clients": 9, "test": 0.2, **keys}
+    with pytest.raises(ConfigError) as error:
+        facts_of(scheme).check(Location("study.yaml") / "partition")
+    assert str(error.value).startswith(f"study.yaml: partition.{key}: is {keys[key]}")
+    facts_of({**scheme, "clients": 9, "part": "scored", "unseen": 3}).check(Location("study.yaml"))
+
+
 def test_all_that_is_wrong_with_a_partition_is_told_at_once() -> None:
     scheme = {"name": "natural", "test": 0.7, "val": 0.4, "unseen": "published"}
     with pytest.raises(ConfigError) as error:

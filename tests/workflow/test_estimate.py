@@ -47,6 +47,7 @@ NATURAL = partial(settled, "partition scheme", "natural")
         (DOMAINS(), 15),
         (DOMAINS(unseen=0.2, val=0.3), 12),
         (NATURAL(unseen=1), 4),
+        (DOMAINS(part="scored", unseen=2), 8),
     ],
 )
 def test_steps_are_those_of_the_partition_that_will_be_made(
