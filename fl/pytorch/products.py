@@ -56,7 +56,7 @@ def _transposed(x: Tensor, weight: Tensor) -> Tensor:
     # No view, so that layers may change it in place.
     strides = (columns * rows, 1, rows)
     product = torch.empty_strided((len(x), rows, columns), strides, dtype=x.dtype)
-    np.matmul(_array(weight.mT), _array(x.mT), out=product.mT.numpy())
+    _multiply_into(product.mT, weight.mT, x.mT)
     return product
 
 
@@ -74,8 +74,14 @@ def is_by_numpy(tensor: Tensor) -> bool:
 def multiply(first: Tensor, second: Tensor) -> Tensor:
     """Return the product of matrices, or of two stacks of them, by NumPy."""
     product = torch.empty((*first.shape[:-1], second.shape[-1]), dtype=first.dtype)
-    np.matmul(_array(first), _array(second), out=product.numpy())
+    _multiply_into(product, first, second)
     return product
+
+
+def _multiply_into(product: Tensor, first: Tensor, second: Tensor) -> None:
+    """Write the products of matrices into memory, without NumPy's warnings of numbers too large."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.matmul(_array(first), _array(second), out=product.numpy())
 
 
 def _array(tensor: Tensor) -> np.ndarray:

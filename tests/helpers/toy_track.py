@@ -13,14 +13,11 @@ from fl.plan import track
 from fl.plan.track import Track
 from tools import comparison
 
-LAB = Path(__file__).with_name("toy_lab")
-"""Folder of the plugin with the partition scheme of the track."""
-
 TRACK: dict[str, Any] = {
     "title": "A toy",
     "question": "Does it run?",
     "dataset": {"synthetic": {"clients": 12, "samples": 240, "alpha": 1.0}},
-    "partition": {"pool": {"val": 0.2, "test": 0.3}},
+    "partition": {"natural": {"val": 0.2, "test": 0.3}},
     "model": {"mlp": {"hidden": [4]}},
     "clients": {"newcomers": 0.25, "newcomer_samples": 5},
     "draws": {"tuning": [100], "scored": [0, 1, 2]},

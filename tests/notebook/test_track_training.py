@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import pytest
 import toy_track
 
 import fl
-from fl.base import plugins
 from fl.base.errors import ConfigError, FedloomError
 from fl.data.prepared import Prepared
 from fl.notebook import track_training
@@ -33,12 +31,9 @@ FILES = ("values.parquet", "clients.parquet", "tried.csv")
 
 
 def enter_lab(root: Path, patch: pytest.MonkeyPatch, keys: dict[str, Any] | None = None) -> Path:
-    """Enter a new working directory whose config has the toy track and its plugin."""
+    """Enter a new working directory whose config has the toy track."""
     root.mkdir(exist_ok=True)
-    settings = {"plugins": [str(toy_track.LAB)]}
-    toy_track.write(planning.write_config(root, settings=settings), keys)
-    patch.setattr(plugins, "_roots", dict(plugins.roots()))
-    patch.setattr(sys, "path", list(sys.path))
+    toy_track.write(planning.write_config(root), keys)
     patch.chdir(root)
     return root
 

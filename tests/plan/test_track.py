@@ -70,7 +70,7 @@ FAMILIES = toy_track.TRACK["families"]
         ({"always": ["locale"]}, {"always.0"}),
         ({"draws": {"scored": [0, 0]}}, {"draws.scored.1"}),
         ({"draws": {"scored": [0]}}, {"draws.scored"}),
-        ({"partition": {"pool": {"unseen": 0.2}}}, {"partition.pool.unseen"}),
+        ({"partition": {"natural": {"unseen": 0.2}}}, {"partition.pool.unseen"}),
         ({"training": {"local_steps": 2}}, {"training.rounds"}),
         ({"training": {"rounds": 4, "lr": 0.1}}, {"training.lr"}),
     ],
@@ -153,12 +153,12 @@ def test_a_study_has_an_entry_for_each_trial_and_a_start_with_the_other_rounds()
         **{"rounds": 1, "lr": 0.05, "local_steps": 2},
     }
     assert entries[study.starts[trials[1]]] == {"method": "fedavg", "lr": 0.1, "rounds": 3}
-    keys = study.arguments["partition"]["pool"]
+    keys = study.arguments["partition"]["natural"]
     assert keys["part"] == "scored" and keys["seed"] == [0, 1, 2]
     assert keys["newcomer_samples"] == 5
     longer = track.study(found, TUNING, trials[:1], times=4)
     assert longer.arguments["training"]["rounds"] == 16
-    assert longer.arguments["partition"]["pool"]["seed"] == [100]
+    assert longer.arguments["partition"]["natural"]["seed"] == [100]
 
 
 def test_what_starts_from_a_no_op_equals_what_starts_from_the_entry_that_it_is() -> None:

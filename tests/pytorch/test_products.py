@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -87,3 +88,11 @@ torch.testing.assert_close(second, 2 * a.T @ (a @ torch.ones_like(b)))
 @pytest.mark.skipif(not arithmetic.can_be_portable(), reason="needs an x86-64 processor")
 def test_portable_operators_are_products() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
+
+
+def test_numbers_that_are_too_large_are_infinite_without_a_warning() -> None:
+    large = torch.full((1, 2, 2), 1e38)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        assert products.multiply(large, large).isinf().all()
+        assert products.multiply(large * torch.inf, large * 0).isnan().all()
