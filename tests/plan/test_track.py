@@ -70,7 +70,7 @@ FAMILIES = toy_track.TRACK["families"]
         ({"always": ["locale"]}, {"always.0"}),
         ({"draws": {"scored": [0, 0]}}, {"draws.scored.1"}),
         ({"draws": {"scored": [0]}}, {"draws.scored"}),
-        ({"partition": {"natural": {"unseen": 0.2}}}, {"partition.pool.unseen"}),
+        ({"partition": {"natural": {"unseen": 0.2}}}, {"partition.natural.unseen"}),
         ({"training": {"local_steps": 2}}, {"training.rounds"}),
         ({"training": {"rounds": 4, "lr": 0.1}}, {"training.lr"}),
     ],
