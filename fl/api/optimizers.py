@@ -61,8 +61,8 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
         if weight_decay:
             torch_internals.add_lists_(direction, weights, alpha=weight_decay)
         if momentum:
-            torch_internals.multiply_lists_(velocity, momentum)
-            torch_internals.add_lists_(velocity, direction, alpha=1)
+            for slope, leaf in zip(direction, velocity, strict=True):
+                torch.add(slope, leaf, alpha=momentum, out=leaf)
             if nesterov:
                 torch_internals.add_lists_(direction, velocity, alpha=momentum)
         steps = velocity if momentum and not nesterov else direction

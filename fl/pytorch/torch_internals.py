@@ -92,7 +92,6 @@ Alternative: the check is made once in `Network.__init__`, outside of all transf
 add_lists = torch._foreach_add
 add_lists_ = torch._foreach_add_
 multiply_lists = torch._foreach_mul
-multiply_lists_ = torch._foreach_mul_
 divide_lists = torch._foreach_div
 lerp_lists = torch._foreach_lerp
 addcmul_lists_ = torch._foreach_addcmul_
