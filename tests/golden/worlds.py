@@ -357,6 +357,7 @@ MODELS: dict[str, list[tuple[World, Any]]] = {
         ({"hidden": [5], "norm": "layer"}, (6,)),
     ],
     "mobilenet-v3": [({}, CIFAR), ({"stem": "imagenet"}, CIFAR)],
+    "neural-lm": [({"tokens": TOKENS, "context": 3, "embedding": 3, "hidden": 4}, "text")],
     "resnet-cifar": [({"width": 4}, SMALL), ({"width": 4, "blocks": 2}, SMALL)],
     "resnet18": [({}, SMALL), ({"stem": "imagenet", "projection": 4, "norm": "group"}, CIFAR)],
     "resnet50": [({}, SMALL), ({"stem": "imagenet", "projection": 4, "norm": "layer"}, CIFAR)],
