@@ -767,6 +767,7 @@ SPLITS: list[World] = [
 """What all schemes but ``file`` take besides."""
 
 DATA_SETS: dict[str, list[World]] = {
+    "chem97": [{}, {"clients": "school", "min_samples": 4}, {"target": "points"}],
     "cifar10-c": [
         {},
         {"severities": [2, 5], "corruptions": ["fog", "snow"]},
@@ -778,6 +779,7 @@ DATA_SETS: dict[str, list[World]] = {
     "movielens": [{}, {"features": "film"}],
     "prostate-mri": [{}, {"task": "classification"}, {"empty": True, "seed": 1}],
     "real-digits": [{}, {"images": 20}],
+    "roles": [{}, {"blocks": True}],
     "synthetic": [
         {},
         {"alpha": 0.5, "beta": 0.5, "samples": 200},
