@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import sources
 from generated import make, prepared, written
+from sources import chem97 as chem97_made
 from sources import shakespeare as plays_made
 from sources import speech_commands as speech_made
 from sources.prostate_mri import SITES
@@ -185,3 +186,67 @@ def test_photographs_of_cifar10_c_stand_once_in_a_domain_and_in_one_split(tmp_pa
     assert small.x.shape == (19 * 8, 3, 28, 28)
     with pytest.raises(DataError, match="has 10 photographs, but the config asks for 11"):
         prepared("cifar10-c", tmp_path / "files", tmp_path / "more", photographs=11)
+
+
+# Clients and their blocks
+
+
+def test_clients_of_chem97_are_authorities_or_schools_with_enough_pupils(tmp_path):
+    whole = read("chem97", tmp_path)
+    schools = chem97_made.SCHOOLS
+
+    def again(folder, **params):
+        return prepared("chem97", tmp_path / "files", tmp_path / folder, **params)
+
+    few = again("few", clients="school", min_samples=4)
+    large = [size for size in schools.values() if size >= 4]
+    assert np.bincount(few.client).tolist() == large == [10, 20, 28, 27]
+    rows = np.isin(np.repeat(range(len(schools)), [*schools.values()]), [0, 1, 3, 4])
+    assert np.array_equal(few.x, whole.x[rows])
+    assert np.array_equal(few.y, whole.y[rows])
+    # The authority of each school; the first one has two.
+    assert np.array_equal(few.block, np.repeat([0, 0, 1, 2], large))
+    assert np.bincount(again("all", clients="school").client).tolist() == [*schools.values()]
+    assert whole.block is None
+    assert make("chem97", complete=True).size == 31_022
+    assert make("chem97", complete=True, min_samples=2).size is None
+    assert make("chem97").natural_clients == 131
+    assert make("chem97", clients="school").natural_clients == 2_410
+
+
+def test_points_of_chem97_are_a_number_to_predict(tmp_path):
+    points, grades = (
+        read("chem97", tmp_path, target="points"),
+        prepared("chem97", tmp_path / "files", tmp_path / "grades"),
+    )
+    assert np.array_equal(points.target, 2.0 * grades.y)
+    assert not points.y.any()
+    assert (points.classes, points.normalisations["target"]["mean"]) == (("points",), None)
+    dataset = make("chem97", target="points")
+    assert (dataset.task, dataset.classes) == ("regression", 1)
+    assert (make("chem97").task, make("chem97").classes) == ("classification", 6)
+
+
+def test_users_of_few_ratings_are_left_out_and_films_keep_their_numbers(tmp_path):
+    made = written("movielens", tmp_path / "files", sizes=(20, 40, 30))
+    whole, few = (
+        prepared("movielens", tmp_path / "files", tmp_path / str(n), features="film", min_samples=n)
+        for n in (1, 30)
+    )
+    assert np.array_equal(few.client, np.repeat([0, 1], [40, 30]))
+    assert np.array_equal(few.x, whole.x[20:])
+    assert np.array_equal(few.y, made.y[20:])
+    assert make("movielens", complete=True, min_samples=30).size is None
+
+
+def test_the_block_of_a_role_is_its_play(tmp_path):
+    """Of three roles, the second and the third are of one play."""
+    data = read("roles", tmp_path, blocks=True)
+    assert np.array_equal(data.block, data.client > 0)
+    assert prepared("roles", tmp_path / "files", tmp_path / "without").block is None
+
+
+@pytest.mark.parametrize("name", ["chem97", "movielens"])
+def test_more_rows_than_any_client_has_are_too_many(name, tmp_path):
+    with pytest.raises(DataError, match=r"min_samples is 31. Allowed: at most 30"):
+        read(name, tmp_path, min_samples=31)

@@ -49,7 +49,7 @@ def test_values_come_out_as_they_went_in(name, whole, tmp_path):
     assert data.classes == made.classes
     assert len(made.classes) == dataset.classes
     assert data.domains == made.domains == tuple(getattr(dataset, "domains", ()))
-    for array in ("domain", "client", "split"):
+    for array in ("domain", "client", "block", "split"):
         expected = getattr(made, array)
         assert (expected is None) == (getattr(data, array) is None), array
         assert expected is None or np.array_equal(getattr(data, array), expected), array

@@ -357,6 +357,7 @@ MODELS: dict[str, list[tuple[World, Any]]] = {
         ({"hidden": [5], "norm": "layer"}, (6,)),
     ],
     "mobilenet-v3": [({}, CIFAR), ({"stem": "imagenet"}, CIFAR)],
+    "neural-lm": [({"tokens": TOKENS, "context": 3, "embedding": 3, "hidden": 4}, "text")],
     "resnet-cifar": [({"width": 4}, SMALL), ({"width": 4, "blocks": 2}, SMALL)],
     "resnet18": [({}, SMALL), ({"stem": "imagenet", "projection": 4, "norm": "group"}, CIFAR)],
     "resnet50": [({}, SMALL), ({"stem": "imagenet", "projection": 4, "norm": "layer"}, CIFAR)],
@@ -766,6 +767,7 @@ SPLITS: list[World] = [
 """What all schemes but ``file`` take besides."""
 
 DATA_SETS: dict[str, list[World]] = {
+    "chem97": [{}, {"clients": "school", "min_samples": 4}, {"target": "points"}],
     "cifar10-c": [
         {},
         {"severities": [2, 5], "corruptions": ["fog", "snow"]},
@@ -777,6 +779,7 @@ DATA_SETS: dict[str, list[World]] = {
     "movielens": [{}, {"features": "film"}],
     "prostate-mri": [{}, {"task": "classification"}, {"empty": True, "seed": 1}],
     "real-digits": [{}, {"images": 20}],
+    "roles": [{}, {"blocks": True}],
     "synthetic": [
         {},
         {"alpha": 0.5, "beta": 0.5, "samples": 200},

@@ -14,7 +14,7 @@ from fl.base import registry
 from fl.base.errors import FedloomError, Location
 
 IMAGES, TEXTS = (3, 32, 32), (12,)
-TOKEN_MODELS = ("lstm", "matrix-factorisation", "text-cnn", "text-transformer")
+TOKEN_MODELS = ("lstm", "matrix-factorisation", "neural-lm", "text-cnn", "text-transformer")
 FROM_FILES = {"timm", "transformers"}
 SHAPES = {
     "alexnet": (3, 64, 64),

@@ -30,6 +30,7 @@ from fl.models.lstm import LSTM
 from fl.models.matrix_factorisation import MatrixFactorisation
 from fl.models.mlp import MLP
 from fl.models.mobilenet_v3 import MobileNetV3
+from fl.models.neural_lm import NeuralLM
 from fl.models.resnet18 import ResNet18
 from fl.models.resnet50 import ResNet50
 from fl.models.resnet_cifar import ResNetCifar
@@ -106,6 +107,7 @@ SIZES = {
     "mlp normalised": (MLP((8,), "batch"), (5,), 3, 8 * 6 + 16 + 3 * 9),
     "mobilenet-v3": (MobileNetV3(), CIFAR, 10, 2_542_856 - 990 * 1025),
     "mobilenet-v3 large": (MobileNetV3("imagenet"), (3, 224, 224), 1000, 2_542_856),
+    "neural-lm": (NeuralLM(), (80,), 80, 80 * 8 + 64 * (8 * 8 + 1) + 80 * 65),
     "resnet18": (ResNet18(), CIFAR, 10, 64 * 3 * 9 + 2 * 64 + residual(10)),
     "resnet18 grey": (ResNet18(), (1, 32, 32), 10, 64 * 9 + 2 * 64 + residual(10)),
     "resnet18 large": (ResNet18("imagenet"), (3, 224, 224), 1000, 11_689_512),
@@ -136,6 +138,7 @@ def test_models_have_the_published_sizes(name):
         (Conv1d(kernels=(3,)), (6, 100), "there are 1 kernels for 3 channels"),
         (ConvNet(), (6,), "Allowed: .* at least 8 x 8"),
         (ResNet18(norm="group", weights="imagenet"), CIFAR, "norm is group, but the weights"),
+        (NeuralLM(), (7,), "at least 8 tokens"),
         (TextCNN(), (4,), "at least 5 words"),
         (ViT(patch=5), CIFAR, "multiples of the patch, 5"),
     ],
@@ -278,6 +281,7 @@ def test_vit_knows_a_patch_by_its_place_alone():
 WORDS = {
     "lstm": LSTM(7, 3, 4, 2),
     "matrix-factorisation": MatrixFactorisation(7, 3),
+    "neural-lm": NeuralLM(7, 5, 3, 4),
     "text-cnn": TextCNN(7, 3, (2, 3), 4),
     "text-transformer": TextTransformer(7, 4, 2, 6, 2, 0.2),
 }
@@ -304,6 +308,7 @@ def test_logits_of_tokens_depend_on_no_other_sample(model):
         ("text-cnn", FedAvg()),
         ("lstm", PerFedAvg()),
         ("matrix-factorisation", PerFedAvg()),
+        ("neural-lm", PerFedAvg()),
         ("text-transformer", PerFedAvg()),
     ],
 )
@@ -327,6 +332,21 @@ def test_matrix_factorisation_is_products_of_vectors_and_means_of_several_items(
     torch.testing.assert_close(module(torch.tensor([[4, 0]]))[0], logits.mean(dim=0))
     wide = MatrixFactorisation(4000, 8).build((1,), 2).embedding.weight
     assert wide.std().item() == pytest.approx(0.01, rel=0.05)
+
+
+def test_neural_lm_by_hand():
+    module = NeuralLM(tokens=3, context=2, embedding=1, hidden=2).build((4,), 2).double()
+    with torch.no_grad():
+        module.embedding.weight[:, 0] = torch.tensor([0.0, 1.0, 10.0])
+        module.hidden.weight.copy_(torch.tensor([[1.0, -1.0], [0.0, 0.5]]))
+        module.hidden.bias.copy_(torch.tensor([0.0, 0.25]))
+        module.classifier.weight.copy_(torch.tensor([[2.0, 0.0], [1.0, -1.0]]))
+        module.classifier.bias.copy_(torch.tensor([0.0, 3.0]))
+    # The last two tokens are 2 and 1, then 1 and 1, whatever stands before them.
+    first, second = np.tanh([10 - 1, 0.5 + 0.25]), np.tanh([0, 0.75])
+    expected = [[2 * a, a - b + 3] for a, b in (first, second)]
+    logits = module(torch.tensor([[0, 2, 2, 1], [2, 0, 1, 1]])).tolist()
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-12)
 
 
 def test_lstm_is_that_of_pytorch():

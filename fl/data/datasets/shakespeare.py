@@ -105,7 +105,7 @@ def write_windows(
     min_samples: int,
     published: tuple[int, int, str] | None,
     step: int = 1,
-) -> None:
+) -> dict[str, int]:
     """Write x uint8 ``[samples, 80]``, y int64 and client int32 ``[samples]``, by role.
 
     Args:
@@ -116,6 +116,9 @@ def write_windows(
         published: Numbers of roles and of samples before roles are left out, and their source;
             None without a check.
         step: Characters between the beginnings of two samples.
+
+    Returns:
+        The number of samples of each role that is not left out, in the order of clients.
     """
     characters_by_role = {role: encode_lines(lines_by_role[role]) for role in sorted(lines_by_role)}
     sizes = {
@@ -127,18 +130,19 @@ def write_windows(
         roles, samples, source = published
         check_sizes({"text": len(sizes)}, {"text": roles}, str(path), source, "roles")
         check_sizes({"text": sum(sizes.values())}, {"text": samples}, str(path), source)
-    kept_roles = clients_with_min_samples(sizes, min_samples, str(path))
-    x = writer.create("x", (sum(sizes[role] for role in kept_roles), LENGTH), np.uint8)
+    kept = {role: sizes[role] for role in clients_with_min_samples(sizes, min_samples, str(path))}
+    x = writer.create("x", (sum(kept.values()), LENGTH), np.uint8)
     y, first = np.empty(len(x), np.int64), 0
-    for role in kept_roles:
+    for role in kept:
         windows = np.lib.stride_tricks.sliding_window_view(characters_by_role[role], LENGTH + 1)
         windows = windows[::step]
         rows = slice(first, first := first + len(windows))
         x[rows], y[rows] = windows[:, :LENGTH], windows[:, LENGTH]
     writer.save("y", y)
-    clients = np.arange(len(kept_roles), dtype=np.int32)
-    writer.save("client", np.repeat(clients, [sizes[role] for role in kept_roles]))
+    clients = np.arange(len(kept), dtype=np.int32)
+    writer.save("client", np.repeat(clients, [*kept.values()]))
     writer.describe(list(ALPHABET), normalisation=None)
+    return kept
 
 
 def read_roles(text: str, path: Path) -> Lines:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
+
+Name = TypeVar("Name", str, int)
 
 
 def check_sizes(
@@ -39,8 +41,8 @@ def check_sizes(
             )
 
 
-def clients_with_min_samples(sizes: Mapping[str, int], minimum: int, name: str) -> list[str]:
-    """Return the natural clients with at least ``minimum`` samples, sorted by name.
+def clients_with_min_samples(sizes: Mapping[Name, int], minimum: int, name: str) -> list[Name]:
+    """Return the natural clients with at least ``minimum`` samples, sorted by name or number.
 
     Args:
         sizes: Number of samples of each natural client.
