@@ -66,7 +66,8 @@ class Clients:
     """Which clients of the pool do what.
 
     Attributes:
-        division: Seed by which a third of the clients is chosen for tuning.
+        division: Seed by which a third of the clients is chosen for tuning, and by which a
+            partition scheme makes the clients.
         newcomers: Share of the clients of a federation that come after training.
         newcomer_samples: Largest number of training samples of a newcomer.
     """

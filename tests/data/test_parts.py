@@ -141,7 +141,7 @@ def spec_of(kind: str, name: str, keys: dict[str, object]) -> dict[str, object]:
     return {"name": name, **component.parse(keys, Location("the test"))}
 
 
-def test_a_partition_without_the_keys_has_its_former_id_and_bytes(tmp_path: Path) -> None:
+def test_a_partition_without_the_keys_has_its_former_id() -> None:
     keys = {"clients": 5, "alpha": 0.5, "seed": 3, "unseen": 0.2}
     spec = spec_of("partition scheme", "dirichlet", keys)
     former = {k: v for k, v in spec.items() if k not in ("part", "division", "newcomer_samples")}
