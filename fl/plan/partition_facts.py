@@ -141,20 +141,19 @@ class PartitionFacts:
 
     def _check_part(self, location: Location) -> None:
         """Raise `ConfigError` for a division without parts, and for parts without clients."""
-        division, count = self.scheme.get("division", 0), self.clients_of_all_parts
         if self.part == ALL:
-            if division:
+            if division := self.scheme.get("division", 0):
                 parts = ", ".join(part for part in PART_SHARES if part != ALL)
                 problem = f"is {division}, but part is {ALL}"
                 raise ConfigError(location / "division", problem, advice=f"part: {parts}")
-        elif count is not None and count < 2:
+        elif self.clients_of_all_parts == 1:
             raise ConfigError(location / "part", f"is {self.part}, but there is 1 client", ALL)
 
     def _check_newcomers(self, location: Location) -> None:
         """Raise `ConfigError` if no client is left to train, or if none is unseen."""
-        unseen, clients = self.scheme.get("unseen", 0), self.clients
-        is_number = not isinstance(unseen, str)
-        if self.scheme.get("clients") and is_number and clients and unseen >= clients:
+        unseen = self.scheme.get("unseen", 0)
+        clients = self.clients if self.scheme.get("clients") else None
+        if clients and not isinstance(unseen, str) and unseen >= clients:
             problem = f"is {unseen}, but there are {clients} clients"
             problem += "" if self.part == ALL else f" in the part {self.part}"
             raise ConfigError(
