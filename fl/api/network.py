@@ -592,11 +592,50 @@ class Network:
             The losses and the gradients by ``params``. None if the network is more than linear
             layers, ReLU between them and an `nn.Flatten` before them.
         """
-        is_plain = not (self._frozen or self._mixed or self._watched or self._surrounded)
-        if self._sequence is None or not is_plain or not isinstance(x, Tensor):
+        if self._plain_sequence is None or not isinstance(x, Tensor):
             return None
-        found = self._sequence.gradients({**frozen, **params}, params, x, loss)
+        found = self._plain_sequence.gradients({**frozen, **params}, params, x, loss)
         return found and (found[0], {name: found[1][name] for name in params})
+
+    def squared_gradients(
+        self,
+        params: Tree,
+        buffers: Tree,
+        x: Inputs,
+        y: Tensor,
+        loss: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """Return the squared length of each sample's gradient in evaluation mode, [b].
+
+        Args:
+            params: Weights by name.
+            buffers: Buffers by name.
+            x: Inputs, [b, ...].
+            y: Labels, [b, ...].
+            loss: Function from outputs [1, ...] and label [1, ...] of ONE sample to its loss.
+        """
+
+        def loss_of(outputs: Tensor, label: Tensor) -> Tensor:
+            return loss(outputs[None], label[None])
+
+        def loss_by_params(params: Tree, x: Inputs, label: Tensor) -> Tensor:
+            sample = map_inputs(lambda tensor: tensor[None], x)
+            return loss(self.eval(params, buffers, sample, nested=True).outputs, label[None])
+
+        if self._plain_sequence is not None and isinstance(x, Tensor):
+            slopes_of = torch.func.vmap(torch.func.grad(loss_of))
+            squares = self._plain_sequence.squared_gradients(params, x, lambda z: slopes_of(z, y))
+            if squares is not None:
+                return squares
+        of_sample = torch.func.vmap(torch.func.grad(loss_by_params), (None, 0, 0))
+        leaves = of_sample(dict(params), x, y).values()
+        return torch.stack([leaf.flatten(1).square().sum(1) for leaf in leaves]).sum(0)
+
+    @property
+    def _plain_sequence(self) -> LayerSequence | None:
+        """The layers, if they are called one after another and nothing acts between them."""
+        is_plain = not (self._frozen or self._mixed or self._watched or self._surrounded)
+        return self._sequence if is_plain else None
 
     def _frozen_on(self, device: torch.device) -> dict[str, Tensor]:
         """Return the frozen weights on a device; they are copied once."""

@@ -408,7 +408,7 @@ class _RecipeBuilder:
         for term in self.stateless_terms:
             if isinstance(term, WeightTerm):
                 params = {**work["frozen"], **work["params"]}
-                losses = losses + term.add_gradient(server, params, grads)
+                losses = losses + term.add_gradient(server, work, params, grads)
         return losses, grads, {"buffers": work["buffers"], "terms": {}}
 
     @torch.enable_grad()
@@ -426,8 +426,9 @@ class _RecipeBuilder:
     def update(
         self, server: RecipeServer, work: RecipeWork, grads: Tree, aux: StepResults, lr: Rate
     ) -> RecipeWork:
-        if self.adaptive_terms and isinstance(grads, trees.Scratch):
-            # States of terms may refer to the weights, so no step writes into these.
+        states = {"terms": work.get("terms", {}), "statistics": aux.get("terms", {})}
+        if isinstance(grads, trees.Scratch) and trees.share_memory(work["params"], states):
+            # A term's state that refers to the weights keeps them.
             grads = trees.Scratch(grads)
         params, state = self.optimizer.step(work["params"], grads, work["optimizer"], lr)
         for term in self.adaptive_terms:

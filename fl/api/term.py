@@ -72,11 +72,12 @@ class WeightTerm(Protocol):
     def __call__(self, forward: Forward, /) -> Tensor:
         """Return a scalar for ONE client."""
 
-    def add_gradient(self, server: Any, params: Weights, grads: Weights, /) -> Tensor:
+    def add_gradient(self, server: Any, work: Any, params: Weights, grads: Weights, /) -> Tensor:
         """Add the gradients of all clients in place, and return the term of each, [clients].
 
         Args:
             server: The server's state as it was sent; for clients of several runs a stack.
+            work: The states of the clients' passes, stacked.
             params: All weights of the clients, stacked.
             grads: Gradients of the weights that are trained, stacked, to which it adds.
         """

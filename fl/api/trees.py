@@ -118,6 +118,12 @@ def nbytes(tree: Tree) -> int:
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
 
 
+def share_memory(first: Tree, second: Tree) -> bool:
+    """Whether a tensor of one tree lies in memory of the other tree."""
+    places = {leaf.untyped_storage().data_ptr() for leaf in leaves(first)}
+    return any(leaf.untyped_storage().data_ptr() in places for leaf in leaves(second))
+
+
 def stack(trees: Sequence[AnyTree]) -> AnyTree:
     """Return one stacked tree from trees of the same shapes."""
     return apply(lambda *tensors: torch.stack(tensors), trees[0], *trees[1:])
@@ -154,6 +160,14 @@ def rows(tensor: Tensor, index: Tensor) -> Tensor:
         return tensor[index]
     picked = tensor.index_select(0, index.reshape(-1).to(tensor.device))
     return picked.reshape((*index.shape, *tensor.shape[1:]))
+
+
+def add(tree: AnyTree, addend: Tree, factor: float = 1.0) -> AnyTree:
+    """Return tree + factor addend, in the memory of the tree if that is `Scratch`."""
+    if isinstance(tree, Scratch):
+        apply(lambda a, b: a.add_(b, alpha=factor), tree, addend)
+        return tree
+    return apply(lambda a, b: torch.add(a, b, alpha=factor), tree, addend)
 
 
 def replace_clients(tree: AnyTree, index: Tensor, values: Tree) -> AnyTree:
@@ -326,6 +340,22 @@ def squared_distance(first: Tree, second: Tree) -> Tensor:
 def inner_product(first: Tree, second: Tree) -> Tensor:
     """Return sum <a, b> over all leaves of two trees of one structure, a scalar."""
     return folding.inner_product(leaves(first), leaves(second))
+
+
+def inner_products(first: Tree, second: Tree) -> Tensor:
+    """Return sum <a, b> over all leaves of each client's trees in two stacks, [clients]."""
+    return folding.products_of_stacks(leaves(first), leaves(second))
+
+
+def interpolate(first: AnyTree, second: Tree, share: Tensor) -> AnyTree:
+    """Return first + share (second - first) of two trees of one structure.
+
+    Args:
+        first: A tree of ONE client.
+        second: The other tree.
+        share: A scalar.
+    """
+    return apply(lambda a, b: folding.interpolate(a, b, share), first, second)
 
 
 def gradient(

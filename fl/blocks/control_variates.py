@@ -20,6 +20,7 @@ from fl.api import (
     Tree,
     Variables,
     Weights,
+    consumes_gradients,
     single_pass,
     trees,
 )
@@ -114,13 +115,12 @@ class ControlSteps:
             "control": client["control"],
         }
 
+    @consumes_gradients
     def update(
         self, server: ControlServer, work: ControlWork, grads: Tree, aux: StepResults, lr: Rate
     ) -> ControlWork:
         """Take a step along g + c - c_k."""
-        corrected = trees.apply(
-            lambda g, c, c_k: g + c - c_k, grads, server["control"], work["control"]
-        )
+        corrected = trees.add(trees.add(grads, server["control"]), work["control"], -1)
         work = {**work, **single_pass(self.base).update(server, work, corrected, aux, lr)}
         return {**work, **step_path(work, self.momentum, lr)}
 

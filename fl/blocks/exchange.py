@@ -8,7 +8,18 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from fl.api import AnyTree, Batch, Pass, Rate, Refresh, Tree
+from fl.api import (
+    AnyTree,
+    Batch,
+    Pass,
+    Rate,
+    Refresh,
+    Tree,
+    consumes_gradients,
+    is_consuming_gradients,
+    stack_gradients_of,
+    with_stack_gradients,
+)
 
 AnyPass = TypeVar("AnyPass", bound=Pass)
 
@@ -37,6 +48,9 @@ def train_from_payload(pass_: AnyPass) -> AnyPass:
     def loss(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree]:
         return pass_.loss(work["payload"], work, batch)
 
+    def gradients(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree, Tree] | None:
+        return by_hand(work["payload"], work, batch) if by_hand else None
+
     def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
         return pass_.update(work["payload"], work, grads, aux, lr)
 
@@ -52,7 +66,11 @@ def train_from_payload(pass_: AnyPass) -> AnyPass:
 
         return replace(refresh, look=look)
 
-    changed = replace(pass_, begin=begin, loss=loss, update=update, end=end)
+    by_hand = stack_gradients_of(pass_.loss)
+    if is_consuming_gradients(pass_.update):
+        update = consumes_gradients(update)
+    marked_loss = with_stack_gradients(loss, gradients) if by_hand else loss
+    changed = replace(pass_, begin=begin, loss=marked_loss, update=update, end=end)
     if pass_.reference:
         payload_reference = pass_.reference
         changed = replace(changed, reference=reference)

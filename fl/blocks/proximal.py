@@ -16,19 +16,26 @@ class ProximalTerm:
 
     Attributes:
         mu: Weight of the term.
+        centre: Entry of the client's work tree that has other weights in place of w_shared, if any.
     """
 
     mu: NonNegative
+    centre: str = ""
 
     def __call__(self, forward: Forward) -> Tensor:
         """Return the term of a forward pass."""
-        shared = forward.shared["params"]
-        local = {name: forward.params[name] for name in shared}
-        return self.mu / 2 * trees.squared_distance(local, shared)
+        centre = self._centre(forward.server, forward.work)
+        local = {name: forward.params[name] for name in centre}
+        return self.mu / 2 * trees.squared_distance(local, centre)
 
-    def add_gradient(self, server: Any, params: Weights, grads: Weights) -> Tensor:
+    def add_gradient(self, server: Any, work: Any, params: Weights, grads: Weights) -> Tensor:
         """Add mu (w - w_shared) to the gradients, see `fl.api.term.WeightTerm`."""
-        differences = {name: params[name] - shared for name, shared in server["params"].items()}
+        centre = self._centre(server, work)
+        differences = {name: params[name] - fixed for name, fixed in centre.items()}
         for name in differences.keys() & grads.keys():
             grads[name].add_(differences[name], alpha=self.mu)
         return self.mu / 2 * trees.squared_norms(differences)
+
+    def _centre(self, server: Any, work: Any) -> Weights:
+        centre: Weights = work[self.centre] if self.centre else server["params"]
+        return centre

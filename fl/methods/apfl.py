@@ -41,6 +41,7 @@ from fl.api import (
     Tree,
     Variables,
     Weights,
+    consumes_gradients,
     declare,
     recipe,
     shared_model,
@@ -115,6 +116,7 @@ class APFL:
             work = local.begin(server, client)
             return {**work, "first": trees.leaves(work["params"])[0].new_ones(())}
 
+        @consumes_gradients
         def update(
             server: RecipeServer, work: APFLWork, grads: Tree, aux: StepResults, lr: Rate
         ) -> APFLWork:
@@ -174,5 +176,4 @@ def both_models(server: RecipeServer, client: RecipeClient) -> APFLModels:
 
 def mixture(own_params: OwnModel, w: Weights) -> Weights:
     """Return the weights alpha v + (1 - alpha) w."""
-    alpha = own_params["alpha"]
-    return trees.apply(lambda v, w: alpha * v + (1 - alpha) * w, own_params["v"], w)
+    return trees.interpolate(w, own_params["v"], own_params["alpha"])

@@ -38,6 +38,7 @@ from fl.api import (
     Tree,
     Variables,
     Weights,
+    consumes_gradients,
     declare,
     recipe,
     single_pass,
@@ -155,6 +156,7 @@ class APPLESteps:
         penalty = self.options.penalty(server["round"], self.last)
         return value + penalty * offsets.square().sum(), aux
 
+    @consumes_gradients
     def update(
         self, server: APPLEServer, work: APPLEWork, grads: Tree, aux: StepResults, lr: Rate
     ) -> APPLEWork:

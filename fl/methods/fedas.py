@@ -20,13 +20,11 @@ from typing import Literal, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
 
 from fl.api import (
     Batch,
     BuildContext,
     Count,
-    Inputs,
     Method,
     NonNegative,
     Pass,
@@ -41,9 +39,11 @@ from fl.api import (
     Tree,
     WeightedAverage,
     Weights,
+    consumes_gradients,
     declare,
     personal_model,
     recipe,
+    sgd,
     single_pass,
     trees,
     weighted_mean,
@@ -166,10 +166,13 @@ class FedAS:
             value = weighted_mean(distances, batch) * (work["client_state"]["rounds"] > 0)
             return value, {"buffers": output.buffers}
 
+        descent = sgd()
+
+        @consumes_gradients
         def align(
             server: RecipeServer, work: AlignmentWork, grads: Weights, aux: StepResults, lr: Rate
         ) -> AlignmentWork:
-            params = trees.apply(lambda w, g: w - self.align_lr * g, work["params"], grads)
+            params, _ = descent.step(work["params"], grads, {}, self.align_lr)
             return {**work, "params": params, "buffers": aux["buffers"]}
 
         sampling = Sampling(epochs=self.align_epochs)
@@ -217,16 +220,15 @@ def fisher_sweep(context: BuildContext) -> Sweep:
     ) -> Information:
         model = client["trained"]
 
-        def loss(params: Weights, x: Inputs, y: Tensor) -> Tensor:
-            sample = trees.map_inputs(lambda tensor: tensor[None], x)
-            output = network.eval(params, model["buffers"], sample, nested=True)
-            single_batch = {"y": y[None], "weight": torch.ones_like(batch["weight"][:1])}
-            return context.task.loss(output.outputs, single_batch)
+        def loss(outputs: Tensor, y: Tensor) -> Tensor:
+            single_batch = {"y": y, "weight": torch.ones_like(batch["weight"][:1])}
+            return context.task.loss(outputs, single_batch)
 
-        slopes = vmap(grad(loss), (None, 0, 0))(dict(model["params"]), batch["x"], batch["y"])
-        squares = [g.flatten(1).square().sum(1) for g in trees.leaves(slopes)]
-        weight = batch["weight"].to(squares[0].dtype)
-        return {"trace": weight @ torch.stack(squares).sum(0), "count": weight.sum()}
+        squares = network.squared_gradients(
+            model["params"], model["buffers"], batch["x"], batch["y"], loss
+        )
+        weight = batch["weight"].to(squares.dtype)
+        return {"trace": weight @ squares, "count": weight.sum()}
 
     def send_weighted(
         server: RecipeServer, client: FedASClient, upload: RecipeUpload, totals: Information

@@ -47,6 +47,7 @@ from fl.api import (
     trees,
     weights_not_in,
 )
+from fl.blocks.distances import pairwise_distances
 from fl.blocks.linear_layers import (
     feature_width,
     head_outputs,
@@ -205,11 +206,8 @@ def mixed_outputs(
 
 def kernel_discrepancy(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """Return the squared maximum mean discrepancy of weighted rows [b, d], with bias, a scalar."""
-    shares = weight / weight.sum().clamp(min=1)
-    # Rows are subtracted: a product of matrices would let samples of weight 0 change rounding.
-    squares = torch.stack(
-        [(a[:, None] - b[None]).square().sum(-1) for a, b in ((x, x), (y, y), (x, y))]
-    )
-    kernels = torch.stack([(-squares / (2 * width)).exp() for width in BANDWIDTHS]).sum(0)
-    mean_xx, mean_yy, mean_xy = (shares @ kernel @ shares for kernel in kernels.unbind())
+    shares, widths = weight / weight.sum().clamp(min=1), x.new_tensor(BANDWIDTHS)
+    squares = torch.stack([pairwise_distances(a, b) for a, b in ((x, x), (y, y), (x, y))])
+    kernels = (squares[..., None] / (-2 * widths)).exp().sum(-1)
+    mean_xx, mean_yy, mean_xy = (shares @ kernels * shares).sum(-1).unbind()
     return mean_xx + mean_yy - 2 * mean_xy

@@ -89,7 +89,7 @@ class FedDyn:
 
     def build(self, context: BuildContext) -> Method:
         """FedAvg with two more terms; clients keep g_k, the server keeps h."""
-        terms = (task_loss, against_drift, ProximalTerm(self.alpha))
+        terms = (task_loss, AgainstDrift(), ProximalTerm(self.alpha))
         base = recipe(context, terms=terms)
         steps = FedDynSteps(self.alpha, base, context.participants)
         step = replace(single_pass(base), begin=steps.begin, end=steps.end)
@@ -156,8 +156,19 @@ class FedDynSteps:
         return {"params": params, "buffers": server["buffers"]}
 
 
-def against_drift(forward: Forward) -> Tensor:
+class AgainstDrift:
     """-<g_k, w>, with the client's g_k."""
-    work: FedDynWork = forward.work
-    params = {name: forward.params[name] for name in work["drift"]}
-    return -trees.inner_product(params, work["drift"])
+
+    def __call__(self, forward: Forward) -> Tensor:
+        """Return the term of a forward pass."""
+        work: FedDynWork = forward.work
+        params = {name: forward.params[name] for name in work["drift"]}
+        return -trees.inner_product(params, work["drift"])
+
+    def add_gradient(
+        self, server: RecipeServer, work: FedDynWork, params: Weights, grads: Weights
+    ) -> Tensor:
+        """Add -g_k to the gradients, see `fl.api.term.WeightTerm`."""
+        for name, slope in grads.items():
+            slope.sub_(work["drift"][name])
+        return -trees.inner_products({name: params[name] for name in work["drift"]}, work["drift"])

@@ -30,6 +30,7 @@ from fl.api import (
     StepResults,
     Tree,
     WeightedAverage,
+    consumes_gradients,
     declare,
     recipe,
     single_pass,
@@ -69,6 +70,7 @@ class FedNova:
         def begin(server: RecipeServer, client: RecipeClient) -> PathWork:
             return start_path(local.begin(server, client))
 
+        @consumes_gradients
         def update(
             server: RecipeServer, work: PathWork, grads: Tree, aux: StepResults, lr: Rate
         ) -> PathWork:

@@ -43,6 +43,7 @@ from fl.api import (
     Tree,
     Variables,
     Weights,
+    consumes_gradients,
     cross_entropy,
     declare,
     personal_model,
@@ -201,6 +202,7 @@ class FedPACSteps:
         """Begin training of the head at the client's mixture."""
         return self.first.begin(server, with_mixed_head(client))
 
+    @consumes_gradients
     def update(
         self, server: FedPACServer, work: RecipeWork, grads: Tree, aux: StepResults, lr: Rate
     ) -> RecipeWork:

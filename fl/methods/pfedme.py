@@ -24,7 +24,6 @@ from torch import Tensor
 from fl.api import (
     BuildContext,
     Count,
-    Forward,
     Method,
     NonNegative,
     Positive,
@@ -35,12 +34,12 @@ from fl.api import (
     RecipeUpload,
     RecipeWork,
     StepResults,
-    Term,
     Tree,
     Variables,
     WeightedAverage,
     Weights,
     all_weights,
+    consumes_gradients,
     declare,
     personal_model,
     recipe,
@@ -50,6 +49,7 @@ from fl.api import (
     task_loss,
     trees,
 )
+from fl.blocks.proximal import ProximalTerm
 
 
 class PFedMeWork(RecipeWork):
@@ -84,7 +84,7 @@ class PFedMe:
 
     def build(self, context: BuildContext) -> Method:
         """Local training on repeated batches, beside a copy of the shared model that is sent."""
-        base = recipe(context, terms=(task_loss, near(self.lam)))
+        base = recipe(context, terms=(task_loss, ProximalTerm(self.lam, "centre")))
         steps, local = PFedMeSteps(self, base), single_pass(base)
         step = replace(
             local,
@@ -120,19 +120,17 @@ class PFedMeSteps:
         zero = trees.leaves(work["params"])[0].new_zeros(())
         return {**work, "centre": server["params"], "done": zero}
 
+    @consumes_gradients
     def update(
         self, server: RecipeServer, work: PFedMeWork, grads: Tree, aux: StepResults, lr: Rate
     ) -> PFedMeWork:
         """Take a step of theta; after the last on a batch, w <- w - eta lam (w - theta)."""
         next_work = single_pass(self.base).update(server, work, grads, aux, self.options.inner_lr)
         step_count = work["done"] + 1
-        last = torch.remainder(step_count, self.options.steps) == 0
+        is_last = (torch.remainder(step_count, self.options.steps) == 0).to(step_count.dtype)
+        share = is_last * (lr * self.options.lam)
         centre = trees.apply(
-            lambda w, theta: torch.where(
-                trees.align(last, w),
-                w - trees.align_rate(lr, w) * self.options.lam * (w - theta),
-                w,
-            ),
+            lambda w, theta: torch.lerp(w, theta, trees.align(share, w)),
             work["centre"],
             next_work["params"],
         )
@@ -158,13 +156,3 @@ class PFedMeSteps:
             mean["params"],
         )
         return {**mean, "params": params}, clients
-
-
-def near(lam: float) -> Term:
-    """(lam/2) ||theta - w||^2, with w the client's copy of the shared model."""
-
-    def term(forward: Forward) -> Tensor:
-        work: PFedMeWork = forward.work
-        return lam / 2 * trees.squared_distance(forward.params, work["centre"])
-
-    return term

@@ -32,6 +32,7 @@ from fl.api import (
     Tree,
     WeightedAverage,
     Weights,
+    consumes_gradients,
     declare,
     recipe,
     single_pass,
@@ -115,6 +116,7 @@ class QFFLSteps:
         work = single_pass(self.base).begin(server, client)
         return {**work, "rate": trees.leaves(work["params"])[0].new_zeros(())}
 
+    @consumes_gradients
     def update(
         self, server: RecipeServer, work: QFFLWork, grads: Tree, aux: StepResults, lr: Rate
     ) -> QFFLWork:

@@ -129,15 +129,21 @@ def sum_of_squares(tensors: Sequence[Tensor], subtrahends: Sequence[Tensor] = ()
 
 def squares_of_stacks(stacks: Sequence[Tensor]) -> Tensor:
     """Sum the squares of all numbers of each client, [clients], without gradients."""
-    return torch.stack([_squares(stack) for stack in stacks], dim=1).sum(1)
+    return products_of_stacks(stacks, stacks)
 
 
-def _squares(stack: Tensor) -> Tensor:
-    """Sum the squares of the numbers of each client, [clients]; in one pass, if NumPy does it."""
-    rows = stack.reshape(len(stack), -1)
+def products_of_stacks(stacks: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
+    """Sum the products of all numbers of each client, [clients], without gradients."""
+    pairs = zip(stacks, factors, strict=True)
+    return torch.stack([_products(a, b) for a, b in pairs], dim=1).sum(1)
+
+
+def _products(first: Tensor, second: Tensor) -> Tensor:
+    """Sum the products of each client's numbers, [clients]; in one pass, if NumPy does it."""
+    rows, factors = first.reshape(len(first), -1), second.reshape(len(second), -1)
     if products.is_by_numpy(rows):
-        return products.multiply(rows[:, None], rows[:, :, None]).reshape(-1)
-    return rows.square().sum(1)
+        return products.multiply(rows[:, None], factors[:, :, None]).reshape(-1)
+    return (rows * factors).sum(1)
 
 
 def inner_product(tensors: Sequence[Tensor], factors: Sequence[Tensor]) -> Tensor:
@@ -152,18 +158,11 @@ def inner_product(tensors: Sequence[Tensor], factors: Sequence[Tensor]) -> Tenso
     """
     unwrapped = unwrap_stacks(*tensors, *factors, client_dim=0)
     if unwrapped is None:
-        products = [a * b for a, b in zip(tensors, factors, strict=True)]
-        return torch.stack([product.sum() for product in products]).sum()
+        pairs = zip(tensors, factors, strict=True)
+        return torch.stack([(a * b).sum() for a, b in pairs]).sum()
     level, stacks = unwrapped
     result = torch_internals.call_outside_transforms(_StackedProducts.apply, *stacks)
     return torch_internals.add_batch_dim(result, 0, level)
-
-
-def _sums_by_client(stacks: Sequence[Tensor]) -> Tensor:
-    """Sum all numbers of each client in some stacks, [clients]."""
-    # A sum over no dimension would be one over all of them, that of the clients as well.
-    sums = [s.sum(tuple(range(1, s.dim()))) if s.dim() > 1 else s for s in stacks]
-    return torch.stack(sums, dim=1).sum(1)
 
 
 class _StackedProducts(torch.autograd.Function):
@@ -174,7 +173,7 @@ class _StackedProducts(torch.autograd.Function):
         """Return the sums, [clients]; the second half of the stacks are the factors."""
         ctx.save_for_backward(*stacks)
         count = len(stacks) // 2
-        return _sums_by_client([a * b for a, b in zip(stacks[:count], stacks[count:], strict=True)])
+        return products_of_stacks(stacks[:count], stacks[count:])
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
@@ -186,6 +185,43 @@ class _StackedProducts(torch.autograd.Function):
             for factor, is_needed in zip(
                 (*stacks[count:], *stacks[:count]), ctx.needs_input_grad, strict=True
             )
+        )
+
+
+def interpolate(first: Tensor, second: Tensor, share: Tensor) -> Tensor:
+    """Return first + share (second - first), like `torch.lerp`.
+
+    Args:
+        first: A tensor of one client.
+        second: A tensor of the same shape.
+        share: A scalar.
+    """
+    unwrapped = unwrap_stacks(first, second, share, client_dim=0)
+    if unwrapped is None:
+        return torch.lerp(first, second, share)
+    level, stacks = unwrapped
+    result = torch_internals.call_outside_transforms(_StackedInterpolation.apply, *stacks)
+    return torch_internals.add_batch_dim(result, 0, level)
+
+
+class _StackedInterpolation(torch.autograd.Function):
+    """`interpolate` of stacks, whose gradient takes fewer passes over memory than autograd's."""
+
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, second: Tensor, share: Tensor) -> Tensor:
+        """Return the tensors between, of the shape of ``first``; share is [clients]."""
+        ctx.save_for_backward(first, second, share)
+        return torch.lerp(first, second, _align(share, first))
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients, which can be differentiated again."""
+        first, second, share = ctx.saved_tensors
+        needs_first, needs_second, needs_share = ctx.needs_input_grad
+        return (
+            slope * _align(1 - share, slope) if needs_first else None,
+            slope * _align(share, slope) if needs_second else None,
+            _products(slope, second) - _products(slope, first) if needs_share else None,
         )
 
 

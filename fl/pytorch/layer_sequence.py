@@ -20,6 +20,7 @@ from fl.pytorch.folding import (
     POOLS,
     fold_images,
     folded_convolution,
+    linear,
     stacked_product,
     unfold_clients,
 )
@@ -130,6 +131,27 @@ class LayerSequence:
             return None
         return first.gradients(self._names, variables, trained, x, loss)
 
+    def squared_gradients(
+        self, variables: Mapping[str, Tensor], x: Tensor, slopes_of: Callable[[Tensor], Tensor]
+    ) -> Tensor | None:
+        """Return the squared length of each sample's gradient by the variables, [b].
+
+        Args:
+            variables: Parameters by name, of ONE client.
+            x: Inputs, [b, ...].
+            slopes_of: Function from outputs, [b, ...], to the gradients of each sample's loss by
+                its outputs.
+
+        Returns:
+            None if this is no sequence of linear layers, or if one is called twice.
+        """
+        first, *others = self._steps
+        if type(first) is nn.Flatten and others:
+            x, first, *others = x.flatten(1), *others
+        if others or not isinstance(first, DenseLayers) or first.repeats or x.dim() != 2:
+            return None
+        return first.squared_gradients(self._names, variables, x, slopes_of)
+
     def _outputs(self, layer: nn.Module, x: Tensor, clients: int) -> Tensor:
         """Return the outputs of one layer for inputs in the form that it takes."""
         if isinstance(layer, nn.Flatten):
@@ -155,12 +177,14 @@ class DenseLayers:
 
     Attributes:
         layers: The layers.
+        repeats: Whether a linear layer is called twice.
     """
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         self.layers = tuple(layers)
         places = [i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
         self._linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        self.repeats = len({*self._linear}) < len(self._linear)
         self._rectified = tuple(end - begin > 1 for begin, end in pairwise([*places, len(layers)]))
 
     def outputs(self, x: Tensor) -> tuple[Tensor, dict[nn.Module | None, Tensor]]:
@@ -196,6 +220,34 @@ class DenseLayers:
                 before = gradients.get(place)
                 gradients[place] = gradient if before is None else before + gradient
         return losses, gradients
+
+    def squared_gradients(
+        self,
+        names: Mapping[nn.Module, str],
+        variables: Mapping[str, Tensor],
+        x: Tensor,
+        slopes_of: Callable[[Tensor], Tensor],
+    ) -> Tensor:
+        """Return the squared lengths of the samples' gradients, see `LayerSequence`.
+
+        A sample's gradient by the weights of a layer is the product of two vectors, the gradient by
+        the layer's outputs and its inputs. The squared length is that of both, multiplied.
+        """
+        inputs = [x]
+        weights = [variables[f"{names[layer]}.weight"] for layer in self._linear]
+        biases = [variables.get(f"{names[layer]}.bias") for layer in self._linear]
+        for weight, bias, has_relu in zip(weights, biases, self._rectified, strict=True):
+            outputs = linear(inputs[-1], weight, bias)
+            inputs.append(outputs.relu() if has_relu else outputs)
+        slope, squares = slopes_of(inputs[-1]), torch.zeros_like(x[:, 0])
+        for layer in reversed(range(len(weights))):
+            if self._rectified[layer]:
+                slope = slope * (inputs[layer + 1] > 0)
+            factors = inputs[layer].square().sum(1) + (biases[layer] is not None)
+            squares = squares + slope.square().sum(1) * factors
+            if layer:
+                slope = linear(slope, weights[layer].mT, None)
+        return squares
 
 
 class _DensePass(torch.autograd.Function):
@@ -282,7 +334,8 @@ def _dense_gradients(
         needs_weight, needs_bias = needs[2 * layer : 2 * layer + 2]
         gradients.append(slope.sum(-2) if needs_bias else None)
         gradients.append(products.weight_gradients(slope, inputs[layer]) if needs_weight else None)
-        slope = products.input_gradients(slope, weights[layer]) if layer or needs_x else None
+        is_used = needs_x or any(needs[: 2 * layer])
+        slope = products.input_gradients(slope, weights[layer]) if is_used else None
     return slope, gradients[::-1]
 
 
