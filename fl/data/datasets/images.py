@@ -53,6 +53,7 @@ from fl.data.download import Source
 from fl.data.groups import groups_in_paths
 from fl.data.normalisation import TRAINING_NORMALISATION
 from fl.data.prepared import Writer
+from fl.data.raw_inputs import ImageReader
 from fl.data.readers import image_lists, tables
 from fl.data.readers.image_files import (
     GREY_MODES,
@@ -134,6 +135,11 @@ class Images:
     def size(self) -> int:
         """Number of images."""
         return len(self.listed.labels or self.listed.targets)
+
+    @property
+    def input_reader(self) -> ImageReader:
+        """The reader of raw inputs, see `fl.data.raw_inputs`."""
+        return ImageReader(is_resized=self.pixels is not None)
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[images, colours, height, width]``; y int64; client, group, split.
