@@ -265,7 +265,8 @@ class Input:
         try:
             x = np.asarray(plain)
         except (TypeError, ValueError) as error:
-            raise DataError(f"{name}: is no array ({error})", self.allowed) from None
+            reason = str(error).split(". ")[0]
+            raise DataError(f"{name}: is no array ({reason})", self.allowed) from None
         said = f"{name}: is {x.dtype} {list(x.shape)}"
         if x.dtype.kind not in "biuf":
             raise DataError(said, self.allowed)
@@ -274,9 +275,7 @@ class Input:
         if self.normalisation is None or self.dtype == "uint8":
             limit = 256 if self.normalisation is not None else self.tokens
             if x.dtype.kind not in "iu":
-                small = self.dtype == "uint8" and x.size and float(np.nanmax(x)) <= 1
-                advice = "(255 * x).round().astype('uint8')" if small else ""
-                raise DataError(said, self.allowed, advice)
+                raise DataError(said, self.allowed, _whole_advice(x))
             if x.size and (x.min() < 0 or (limit and x.max() >= limit)):
                 problem = f"{name}: has numbers from {x.min()} to {x.max()}"
                 raise DataError(problem, self.allowed)
@@ -299,6 +298,13 @@ class Input:
         if x.ndim > 1 and np.prod(x.shape[1:]) == np.prod(shape):
             return f"x.reshape(len(x), {', '.join(map(str, shape))}), if values are in that order"
         return ""
+
+
+def _whole_advice(x: np.ndarray) -> str:
+    """Return how floats may become whole numbers, or ""."""
+    if x.size and not (x % 1).any():
+        return "x.astype(int)"
+    return "(255 * x).round().astype('uint8')" if x.size and 0 <= x.min() <= x.max() <= 1 else ""
 
 
 def list_images(raw: Any) -> list[Any]:
