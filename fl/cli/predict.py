@@ -126,7 +126,7 @@ def _table(model: Model, raw: Any) -> pd.DataFrame:
     """Return a row for each sample: the file of an image, what is predicted, and probabilities."""
     import pandas as pd
 
-    from fl.data.raw_inputs import list_images
+    from fl.data.readers.raw_inputs import list_images
 
     [item, *_] = model.card.inputs.values()
     columns: dict[str, Any] = {}

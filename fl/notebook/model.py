@@ -31,7 +31,7 @@ from fl.base.errors import ConfigError, DataError, FedloomError, Location
 from fl.base.folders import path_of
 from fl.base.plugins import use
 from fl.base.specs import MethodSpec
-from fl.data.raw_inputs import Input
+from fl.data.readers.raw_inputs import Input
 from fl.engine.assembly import TYPE_BY_PRECISION, make_network
 from fl.engine.run_setup import build
 from fl.engine.sample_arrays import Arrays, affine
@@ -389,7 +389,7 @@ class _Program(nn.Module):
         super().__init__()
         self.module, self.dtype, self.is_mixed = model.module, model._dtype, model._mixed
         self.target = model.card.target if model.card.task == "regression" else None
-        self.names = [*model.card.inputs]
+        self.names, self.device_type = [*model.card.inputs], model._device.type
         for name, item in model.card.inputs.items():
             if item.normalisation is not None:
                 wide = torch.float64 if item.dtype == "float64" else self.dtype
@@ -403,14 +403,15 @@ class _Program(nn.Module):
         else:
             inputs = {name: self._input(name, x[name]) for name in self.names}
         if self.is_mixed:
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast(self.device_type, torch.bfloat16):
                 outputs: Tensor = self.module(inputs)
         else:
             outputs = self.module(inputs)
         if self.target is not None:
             mean, sd = self.target
             return mean + sd * outputs.squeeze(-1).double()
-        return outputs.to(self.dtype).softmax(1)
+        wide = torch.float64 if self.dtype == torch.float64 else torch.float32
+        return outputs.to(self.dtype).to(wide).softmax(1)
 
     def _input(self, name: str, x: Tensor) -> Tensor:
         factor, offset = (getattr(self, f"{name}_{key}", None) for key in ("factor", "offset"))
@@ -486,7 +487,7 @@ def load_model(folder: str | Path, plugins: Iterable[str | Path] = ()) -> Model:
             raise DataError(problem, advice=advice)
     try:
         return Model(_with_paths(card, path), load_tree(path / TENSORS))
-    except (ConfigError, RuntimeError, KeyError) as error:
+    except (ConfigError, RuntimeError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{path}: cannot be built by this code ({reason})") from error
 

@@ -23,11 +23,11 @@ from fl.data import partition_table, partitioning, preparation
 from fl.data.dataset import own_files_by_name
 from fl.data.normalisation import channel_means, ranked_words
 from fl.data.prepared import Prepared
-from fl.data.raw_inputs import ImageReader, Input, Reader, TableReader, TextReader
+from fl.data.readers.raw_inputs import ImageReader, Input, Reader, TableReader, TextReader
 from fl.engine.predictions import predict_split, stored_models
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
-from fl.notebook.display import name_arguments
+from fl.notebook.display import name_arguments, warn
 from fl.notebook.model import SINGLE, Card, Model, Rule
 from fl.plan.bundle import Bundle, Run
 from fl.plan.run_spec import RunSpec
@@ -246,12 +246,15 @@ def _reader(run: RunSpec) -> Reader | None:
     The user's own files must be those of training; without them, a model takes arrays.
     """
     spec = run.spec["dataset"]
+    if not hasattr(type(run.dataset), "input_reader"):
+        return None
     try:
         for name, paths in own_files_by_name(run.dataset, None).items():
             if content_hash(paths) != spec.get("content", {}).get(name):
-                return None
-        reader: Reader | None = getattr(run.dataset, "input_reader", None)
-    except (DataError, OSError):
+                raise DataError(f"{name}: the file has changed since the run was trained")
+        reader: Reader = run.dataset.input_reader  # type: ignore[attr-defined]
+    except (DataError, OSError) as error:
+        warn(f"the model takes arrays only, of inputs as they are prepared: {error}")
         return None
     return reader
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,12 +23,13 @@ from fl.api.training import Training
 from fl.base import fields
 from fl.base.errors import FedloomError, Location
 from fl.base.registry import component_of
-from fl.data.raw_inputs import Input
+from fl.cli import main
+from fl.data.readers.raw_inputs import Input
 from fl.engine.assembly import make_network
 from fl.notebook.model import Card, Model
 
 SHORT = {key: CALL[key] for key in ("seeds", "batch_size", "lr", "progress")} | {"rounds": 2}
-RULES = ("apfl", "fedrod", "ifca", "pfedfda")
+RULES = ("fedrod", "ifca", "pfedfda", "fedem")
 """Methods whose prediction is more than a pass of one network; two have a memory of samples."""
 RELOAD = """
 import json, sys
@@ -79,11 +81,12 @@ def wine() -> Kept:
     frame["site"] = [f"site-{number % 4}" for number in frame.index]
     frame.loc[3, "ash"] = np.nan
     keys = {"label": "grape", "client": "site", "categorical": ["colour"], "dates": ["made"]}
-    methods = ("ditto", "fedavg", *RULES)
+    methods = ("ditto", "fedavg", *RULES, "knn-per")
     table = {"table": {"frame": frame, "missing": "mean", **keys}}
     model = {"mlp": {"hidden": [5]}}
+    entries = [*methods[:-1], {"knn-per": {"start": "fedavg"}}]
     result = fl.run(
-        dataset=table, partition="natural", model=model, methods=[*methods], **SHORT, name="wine"
+        dataset=table, partition="natural", model=model, methods=entries, **SHORT, name="wine"
     )
     return Kept(result, frame, methods)
 
@@ -312,6 +315,67 @@ def test_what_cannot_be_asked_of_a_model_is_said(kept: dict[str, Kept], tmp_path
     tensors.write_bytes(content)
     with pytest.raises(FedloomError, match=r"model\.safetensors"):
         fl.load_model(folder)
+
+
+def test_a_command_predicts_by_a_stored_run_and_by_a_saved_model(
+    kept: dict[str, Kept],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    results = {name: item.result for name, item in kept.items()}
+    monkeypatch.chdir(Path(results["table"].settings.results).resolve().parent)
+    Path("config").mkdir(exist_ok=True)
+    Path("config/config.yaml").write_text("studies: []\n")
+    raw = kept["table"].raw[:5]
+    raw.to_csv(tmp_path / "new.csv", index=False)
+    [run] = [r.run for r in results["table"].study.runs if r.method == "ditto"]
+    out = tmp_path / "told.parquet"
+    store = ["--store", results["table"].settings.store, "--client"]
+    asked = ["predict", run, str(tmp_path / "new.csv"), "--out", str(out), *store]
+    assert main.main([*asked, "site-2"]) == 0
+    model, told = results["table"].model("ditto", client=2), pd.read_parquet(out)
+    assert told["predicted"].tolist() == model.predict(raw).tolist()
+    assert told["share_barolo"].to_numpy() == pytest.approx(model.predict_proba(raw)[:, 1])
+    assert main.main([*asked, "9"]) == 1
+    for name in ("text", "images", "regression"):
+        method, client = kept[name].methods[0], None if name == "regression" else 0
+        results[name].model(method, client=client).save(tmp_path / name)
+    (tmp_path / "new.txt").write_text("good fine\nawful sad\n")
+    kept["regression"].raw[:3].to_csv(tmp_path / "dose.csv", index=False)
+    capsys.readouterr()
+    for name, file, head, rows in (
+        ("text", tmp_path / "new.txt", "predicted,share_bad,share_good", 2),
+        ("images", Path("ink"), "image,predicted,share_a,share_b", 90),
+        ("regression", tmp_path / "dose.csv", "predicted", 3),
+    ):
+        assert main.main(["predict", str(tmp_path / name), str(file)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert (lines[0], len(lines)) == (head, rows + 1)
+    for wrong, text in (
+        (["text", "new.txt", "--client", "1"], "--client: is given"),
+        (["text", "none.txt"], "does not exist"),
+        (["text", "new.txt", "--out", "told.txt"], "--out: is told.txt"),
+        (["nothing", "new.txt"], "no run ID starts with 'nothing'"),
+    ):
+        given = [str(tmp_path / word) if n < 2 else word for n, word in enumerate(wrong)]
+        assert main.main(["predict", *given]) == 1
+        assert text in capsys.readouterr().err
+
+
+def test_the_page_of_the_guide_does_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "keep.md").read_text()
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```$", page, re.S | re.M):
+        exec(compile(block, "keep.md", "exec"), names)
+    model, wines = names["model"], names["wines"]
+    assert f"# {model.predict(wines[:3])}" in page
+    told = names["program"].module()(names["features"]).detach().numpy()
+    assert told == pytest.approx(model.predict_proba(wines[:3]))
+    assert len(torch.export.load("wine.pt2").module()(names["features"])) == 3
 
 
 def test_the_model_of_a_plugin_names_the_plugin(cells: Any, tmp_path: Path) -> None:

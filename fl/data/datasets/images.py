@@ -53,7 +53,6 @@ from fl.data.download import Source
 from fl.data.groups import groups_in_paths
 from fl.data.normalisation import TRAINING_NORMALISATION
 from fl.data.prepared import Writer
-from fl.data.raw_inputs import ImageReader
 from fl.data.readers import image_lists, tables
 from fl.data.readers.image_files import (
     GREY_MODES,
@@ -62,6 +61,7 @@ from fl.data.readers.image_files import (
     read_image_header,
 )
 from fl.data.readers.image_lists import ImageList
+from fl.data.readers.raw_inputs import ImageReader
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Images:
 
     @property
     def input_reader(self) -> ImageReader:
-        """The reader of raw inputs, see `fl.data.raw_inputs`."""
+        """The reader of raw inputs, see `fl.data.readers.raw_inputs`."""
         return ImageReader(is_resized=self.pixels is not None)
 
     def read(self, raw: Path, writer: Writer) -> None:

@@ -33,8 +33,8 @@ import numpy as np
 from fl.base.fields import Count
 from fl.data.download import Source
 from fl.data.prepared import Writer
-from fl.data.raw_inputs import TextReader
 from fl.data.readers.archives import iter_members
+from fl.data.readers.raw_inputs import TextReader
 from fl.data.readers.texts import VOCABULARY, TextKeys
 from fl.data.readers.validation import check_missing, check_sizes
 
@@ -90,7 +90,7 @@ class SpamAssassin(TextKeys):
 
     @property
     def input_reader(self) -> TextReader:
-        """The reader of raw inputs, see `fl.data.raw_inputs`: subject and body as one text."""
+        """The reader of raw inputs: subject and body as one text."""
         return TextReader(self.length, self.vocabulary, (), self.tokenizer, may_be_empty=True)
 
     def read(self, raw: Path, writer: Writer) -> None:

@@ -69,10 +69,10 @@ from fl.base.hashes import change_stamp
 from fl.data.download import Source
 from fl.data.normalisation import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.prepared import Writer
-from fl.data.raw_inputs import Column, ColumnKind, TableReader, TextReader
 from fl.data.readers import tables
 from fl.data.readers.answers import AnswerSearch
 from fl.data.readers.missing_values import check_missing_codes
+from fl.data.readers.raw_inputs import Column, ColumnKind, TableReader, TextReader
 from fl.data.readers.shards import check_shards
 from fl.data.readers.spellings import check_spellings
 from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TARGET, TEXT, ColumnType
@@ -238,7 +238,7 @@ class Table(TextKeys):
 
     @property
     def input_reader(self) -> TableReader | TextReader:
-        """The reader of raw inputs, see `fl.data.raw_inputs`."""
+        """The reader of raw inputs, see `fl.data.readers.raw_inputs`."""
         order = self.survey.values
         columns = [name for name in self.column_types if name not in self.label_columns]
         others = (*self.label_columns, *self.drop)
