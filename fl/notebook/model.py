@@ -503,9 +503,9 @@ def _with_paths(card: Card, folder: Path) -> Card:
     for name, item in card.inputs.items():
         inputs[name] = replace(item, shape=tuple(item.shape))
         if item.text is not None and item.text.tokenizer is not None:
-            text = replace(item.text, tokenizer=str(folder / item.text.tokenizer))
+            text = replace(item.text, tokenizer=str(folder / TOKENIZER))
             inputs[name] = replace(inputs[name], text=text)
     model = dict(card.model)
     if isinstance(model.get("weights"), str):
-        model["weights"] = str(folder / model["weights"])
+        model["weights"] = str(folder / WEIGHTS)
     return replace(card, inputs=inputs, model=model)
