@@ -2,8 +2,8 @@
 
 `run` trains a study that is written in Python, on `arrays` of one's own too; `load` reads one of
 ``config/studies``. Both give a `Result`. `compare` sets a method beside all that are compared in
-``docs/results/comparison.md``. A name is imported when it is asked for, so that ``import fl`` needs
-no torch.
+``docs/results/comparison.md``. `load_model` reads a saved `Model`. A name is imported when it is
+asked for, so that ``import fl`` needs no torch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fl.notebook.arrays import arrays as arrays
     from fl.notebook.compare import Comparison as Comparison
     from fl.notebook.compare import compare as compare
+    from fl.notebook.model import Model as Model
+    from fl.notebook.model import load_model as load_model
     from fl.notebook.result import Result as Result
     from fl.notebook.run import load as load
     from fl.notebook.run import run as run
@@ -28,6 +30,8 @@ MODULE_BY_NAME = {
     "compare": "fl.notebook.compare",
     "Comparison": "fl.notebook.compare",
     "Result": "fl.notebook.result",
+    "Model": "fl.notebook.model",
+    "load_model": "fl.notebook.model",
     "FedloomError": "fl.base.errors",
     "FedloomWarning": "fl.base.errors",
 }
@@ -37,10 +41,12 @@ __all__ = [
     "Comparison",
     "FedloomError",
     "FedloomWarning",
+    "Model",
     "Result",
     "arrays",
     "compare",
     "load",
+    "load_model",
     "run",
 ]
 

@@ -203,6 +203,11 @@ class Network:
         return module
 
     @property
+    def frozen(self) -> dict[str, Tensor]:
+        """The frozen weights by name."""
+        return dict(self._frozen)
+
+    @property
     def head(self) -> frozenset[str]:
         """Names of the weights of the head, the layer that makes the outputs.
 

@@ -90,6 +90,10 @@ COMMANDS_BY_GROUP = {
     ),
     "Keep and publish": (
         Command(
+            *("predict", "fl.cli.predict"),
+            "predict new samples by the model of a stored run, or by a saved model",
+        ),
+        Command(
             *("store", "fl.cli.store_commands"),
             "list, verify, clean up, export or import stored runs",
         ),

@@ -96,6 +96,8 @@ class Dataset(Protocol):
       (`Modality`). The first one is ``x``. A client holds all of them or one,
       according to the partition.
     - ``domains``: names of the domains, if there are any.
+    - ``input_reader``: how its files become inputs (`fl.data.readers.raw_inputs`), for models that
+      are kept. Without it, such a model takes arrays as the data set has them.
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]

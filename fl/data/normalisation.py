@@ -28,9 +28,14 @@ def fill_gaps(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
     Returns:
         A copy. The mean of a channel without numbers is 0.
     """
+    return np.where(np.isnan(x), channel_means(x, rows), x)
+
+
+def channel_means(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the means that `fill_gaps` puts in, ``[channels]``."""
     numbers = x[rows]
-    mean = np.nansum(numbers, axis=0) / np.maximum((~np.isnan(numbers)).sum(axis=0), 1)
-    return np.where(np.isnan(x), mean, x)
+    means: np.ndarray = np.nansum(numbers, axis=0) / np.maximum((~np.isnan(numbers)).sum(axis=0), 1)
+    return means
 
 
 def measure_normalisation(x: np.ndarray, rows: np.ndarray, scale: float) -> dict[str, Any]:
@@ -98,8 +103,14 @@ def rank_words(x: np.ndarray, rows: np.ndarray, words: int, size: int) -> np.nda
         A copy, int32. The commonest word is 0; equally common words are in the order of their
         numbers. The token ``size`` stands for all other words, and comes after a text.
     """
-    counts = np.bincount(x[rows].ravel(), minlength=words)[:words]
-    ranked = np.argsort(-counts, kind="stable")[: min(size, np.count_nonzero(counts))]
+    ranked = ranked_words(x, rows, words, size)
     token_by_number = np.full(words + 1, size, np.int32)
     token_by_number[ranked] = np.arange(len(ranked))
     return token_by_number[x]
+
+
+def ranked_words(x: np.ndarray, rows: np.ndarray, words: int, size: int) -> np.ndarray:
+    """Return the numbers of the words that have a token of their own in `rank_words`, by token."""
+    counts = np.bincount(x[rows].ravel(), minlength=words)[:words]
+    ranked: np.ndarray = np.argsort(-counts, kind="stable")
+    return ranked[: min(size, np.count_nonzero(counts))]

@@ -85,6 +85,14 @@ def make_partition(
     return partition_table.read(folder / TABLE_FILE)
 
 
+def client_names(spec: ComponentSpec, dataset: ComponentSpec, results: Path) -> list[str]:
+    """Return the names of a made partition's clients by number; empty if they have none."""
+    record = read_sealed(
+        partition_folder(results, partition_id(spec, dataset_id(dataset))) / RECORD_FILE
+    )
+    return [*map(str, record.get("client_names", ()))]
+
+
 def _client_names(spec: ComponentSpec, dataset: ComponentSpec) -> list[str]:
     """Return the names of the data set's clients by number, if they are a partition's clients.
 

@@ -305,6 +305,12 @@ class ViewOutputs:
         return serves_all or client not in self._absent_clients
 
     @torch.no_grad()
+    def model_of(self, client: int) -> tuple[Tree, Tree]:
+        """Return the variables with which a client predicts, and the predictor's memory."""
+        variables = self._variables(client)
+        return variables, self._memory(variables, client)
+
+    @torch.no_grad()
     def values(self, portions: Sequence[Portion]) -> Iterator[tuple[list[int], Tree]]:
         """Yield the task's values for the samples of all portions, in groups of portions.
 

@@ -34,8 +34,13 @@ def predict_split(simulation: Simulation, weights: Tree, stage: str, split: str)
         ``predicted`` (numbers of classes), and ``score_<number>`` for the softmax of each class;
         with targets, ``target`` and ``predicted`` in the target's unit.
     """
+    return _predict(simulation, stored_models(simulation, weights, stage), split)
+
+
+def stored_models(simulation: Simulation, weights: Tree, stage: str) -> ViewOutputs:
+    """Return the outputs of stored models, see `predict_split`."""
     personal = stage == PERSONAL
-    models = ViewOutputs(
+    return ViewOutputs(
         _view_of_variables(simulation.method.views[stage], personal),
         personal,
         simulation,
@@ -43,7 +48,6 @@ def predict_split(simulation: Simulation, weights: Tree, stage: str, split: str)
         simulation.client_data,
         replace(simulation.task, look=_keep_outputs),
     )
-    return _predict(simulation, models, split)
 
 
 def final_predictions(simulation: Trainable, state: State) -> pd.DataFrame:

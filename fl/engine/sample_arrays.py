@@ -57,6 +57,8 @@ class Arrays:
             are.
 
     Attributes:
+        normalisation: Normalisation of the inputs.
+        by_input: Arrays by name of the input, if samples have several inputs; else empty.
         label_mean: Mean of targets, which is subtracted; 0 if they stay as they are.
         label_sd: Deviation of targets, by which they are divided; 1 if they stay as they are.
     """
@@ -74,10 +76,11 @@ class Arrays:
     ) -> None:
         self.device, self.dtype = torch.device(device), dtype
         self._affine: tuple[Tensor, Tensor] | None = None
-        self._normalisation = normalisation
+        self.normalisation = normalisation
+        self.by_input: dict[str, Arrays] = {}
         if normalisation is not None:
             input_type = torch.float64 if x.dtype == np.float64 else dtype
-            self._affine = _affine(normalisation, x.ndim - 2, self.device, input_type)
+            self._affine = affine(normalisation, x.ndim - 2, self.device, input_type)
         self._augment = augmentation_function(augmentation)
         self.label_mean, self.label_sd = (
             float(np.squeeze(np.asarray((label_normalisation or {}).get(key, default), np.float64)))
@@ -157,10 +160,10 @@ class Arrays:
             is normalised.
         """
         pixels = inputs.double().cpu()
-        if self._normalisation is None:
+        if self.normalisation is None:
             return pixels
         sd, mean = (
-            torch.tensor(self._normalisation[k], dtype=torch.float64) for k in ("sd", "mean")
+            torch.tensor(self.normalisation[k], dtype=torch.float64) for k in ("sd", "mean")
         )
         sd, mean = (t.reshape(-1, 1, 1) if t.dim() else t for t in (sd, mean))
         return pixels * sd + mean
@@ -209,7 +212,7 @@ class Arrays:
         return batch if key is None else {**batch, "key": key}
 
 
-def _affine(
+def affine(
     normalisation: Normalisation, inner_dims: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Return factor and offset of x * scale / sd - mean / sd, with a dimension for channels."""
@@ -233,7 +236,7 @@ class SeveralArrays(Arrays):
         first, *_ = by_input.values()
         # Labels, device and precision are equal for all inputs.
         self.__dict__.update(vars(first))
-        self._by_input = dict(by_input)
+        self.by_input = dict(by_input)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -243,16 +246,16 @@ class SeveralArrays(Arrays):
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each input by its name."""
-        return {name: arrays.shape for name, arrays in self._by_input.items()}
+        return {name: arrays.shape for name, arrays in self.by_input.items()}
 
     @property
     def random(self) -> bool:
         """Whether training batches need keys."""
-        return any(arrays.random for arrays in self._by_input.values())
+        return any(arrays.random for arrays in self.by_input.values())
 
     def inputs(self, index: Tensor, key: Tensor | None = None) -> dict[str, Tensor]:
         """Return inputs by name, [*index.shape, ...] each; a sample has one key for all images."""
-        return {name: arrays.inputs(index, key) for name, arrays in self._by_input.items()}
+        return {name: arrays.inputs(index, key) for name, arrays in self.by_input.items()}
 
 
 def augmentation_by_modality(

@@ -29,8 +29,9 @@ from fl.store.store import Store
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
-    from torch import Tensor, nn
+    from torch import Tensor
 
+    from fl.notebook.model import Model
     from fl.notebook.stored import StoredModels
 
 
@@ -201,18 +202,21 @@ class Result:
     def model(
         self,
         method: str,
-        client: int | None = None,
+        client: int | str | None = None,
         seed: int | None = None,
         stage: str | None = None,
         **setting: str,
-    ) -> nn.Module:
-        """Return the final model of a run, in evaluation mode, on the CPU.
+    ) -> Model:
+        """Return the final model of a run, which predicts from raw inputs and can be saved.
 
-        Methods with a prediction rule of their own (kNN-Per) apply it in `predictions` only.
+        As a module of PyTorch, in evaluation mode and on the CPU, it takes `inputs`; its ``module``
+        is the network. Methods with a prediction rule of their own (kNN-Per) apply it in
+        ``predict``, and not in the module.
 
         Args:
             method: Name of the entry in the study.
-            client: Client of the model; required if clients have models of their own.
+            client: Client of the model, by its number, or by its name if the data set has names;
+                required if clients have models of their own.
             seed: Seed of the run; by default the lowest one.
             stage: ``global`` or ``personal``; by default the stage that the table shows.
             setting: ``dataset``, ``partition`` and ``model``, if the study has several.
@@ -221,7 +225,7 @@ class Result:
             FedloomError: If there is no such model, or its weights are not stored.
         """
         models = self._models(self._selected_runs(method, seed, setting)[0])
-        return models.module(stage or models.stage, client)
+        return models.model(stage or models.stage, client)
 
     @short_traceback
     def inputs(

@@ -128,14 +128,14 @@ class RunSpec:
         """Return the run's simulation; missing data and partitions are made first."""
         from fl.engine.assembly import assemble
 
-        return assemble(self.spec, self.components, *self._data(folders), device)
+        return assemble(self.spec, self.components, *self.data(folders), device)
 
     def domains(self, folders: Folders) -> list[str]:
         """Return the domain of most of each client's training samples; empty if there are none."""
-        prepared, table = self._data(folders)
+        prepared, table = self.data(folders)
         return partitioning.client_domains(table, prepared)
 
-    def _data(self, folders: Folders) -> tuple[Prepared, pd.DataFrame]:
+    def data(self, folders: Folders) -> tuple[Prepared, pd.DataFrame]:
         """Return data set and partition: made if they do not exist, else checked."""
         dataset = self.spec["dataset"]
         supply = preparation.source_policy(dataset, folders.sources, folders.lock)

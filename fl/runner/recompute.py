@@ -225,7 +225,36 @@ def _members(
                 yield Run(sibling, spec, dict(code), RunSpec(spec).default_keys, start)
 
 
-def _check_code(record: RunRecord, code: Mapping[str, str]) -> None:
+def stored_bundle(run: str, store: Store, settings: Settings, lock: Path) -> Bundle:
+    """Return the bundle of one stored run by its record, to open its models.
+
+    Args:
+        run: Id of the run.
+        store: The store.
+        settings: Folders of data and results.
+        lock: The file with checksums of data.
+
+    Raises:
+        FedloomError: If its model or its method has changed since.
+    """
+    record = RunRecord.from_json(store.record(run))
+    spec = run_spec.with_defaults(record.spec)
+    code = RunSpec(spec).code
+    needed = ("model", "method")
+    _check_code(
+        replace(record, code={key: record.code.get(key, "none") for key in needed}),
+        {key: code[key] for key in needed},
+        "the version of Fedloom that trained it, with which `model.save` keeps it",
+    )
+    member = Run(run, spec, code, RunSpec(spec).default_keys, record.start)
+    return _bundle([member], record, settings, lock, settings.results)
+
+
+def _check_code(
+    record: RunRecord,
+    code: Mapping[str, str],
+    advice: str = "--anyway trains it with the code of today",
+) -> None:
     """Refuse a run whose code differs from the code of today."""
     stored = record.code
     changed = [key for key in sorted({*stored, *code}) if stored.get(key) != code.get(key)]
@@ -237,7 +266,7 @@ def _check_code(record: RunRecord, code: Mapping[str, str]) -> None:
         raise FedloomError(
             f"run {record.run}: was computed by other code: {', '.join(pairs)}, of fedloom "
             f"{version}",
-            advice="--anyway trains it with the code of today",
+            advice=advice,
         )
 
 

@@ -120,6 +120,13 @@ def test_a_study_trains_adapters_of_a_pretrained_model_on_a_table(
         lr=0.1,
     )
     assert result.table()["mean"].notna().all()
+    model = result.model("fedavg")
+    expected = model.predict_proba(["to work", "home"])
+    model.save("kept")
+    folder.rename("elsewhere")
+    loaded = fl.load_model("kept")
+    assert np.array_equal(loaded.predict_proba(["to work", "home"]), expected)
+    assert loaded.save("again") and fl.load_model("again").predict(["home"]) in topic
 
 
 def test_models_of_timm_take_weights_from_a_file(tmp_path: Path) -> None:

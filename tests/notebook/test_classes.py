@@ -121,7 +121,7 @@ def test_a_frozen_layer_stays_and_is_neither_sent_nor_counted(cells: Any) -> Non
         assert record["costs"]["bytes_up"] == 4 * sent[run.method]
     for method in methods:
         client = None if method in ("fedavg",) else 0
-        models = [result.model(method, client=client, seed=seed) for seed in (0, 1)]
+        models = [result.model(method, client=client, seed=seed).module for seed in (0, 1)]
         projections += [model.projection.weight for model in models]
         assert not torch.equal(*(model.body.weight for model in models))
     assert all(torch.equal(weight, projections[0]) for weight in projections)

@@ -42,7 +42,7 @@ def test_tables_have_titles_and_titles_name_settings(
     result = fl.run(model=model, methods=["fedavg"], **SHORT)
     assert models(result) == ["MLP 3", "MLP 5"]
     for name in ("MLP 5", "mlp(hidden=[5])"):
-        assert result.model("fedavg", model=name)[1].out_features == 5
+        assert result.model("fedavg", model=name).module[1].out_features == 5
     assert result.plot(model="MLP 5")
 
 
@@ -78,7 +78,7 @@ def test_a_class_of_modules_is_a_model(
     for module in (cells.Whole, cells.Shaped):
         result = fl.run(model={"model": module, "width": [2, 3]}, methods=["fedavg"], **SHORT)
         assert [text.partition("(")[2] for text in models(result)] == ["width=2)", "width=3)"]
-        network = result.model("fedavg", model=models(result)[0])
+        network = result.model("fedavg", model=models(result)[0]).module
         assert network.layers[1].out_features == 2
     plain = fl.run(model=cells.Whole, methods=["fedavg"], **SHORT)
     assert models(plain)[0].startswith("whole-")
@@ -117,7 +117,7 @@ def test_a_function_makes_the_model_and_what_it_reads_names_the_run(
     again = fl.run(model=lambda_of(3), methods=["fedavg"], **SHORT)
     wide = fl.run(model=lambda_of(5), methods=["fedavg"], **SHORT)
     assert narrow.study.runs[0].run == again.study.runs[0].run != wide.study.runs[0].run
-    assert wide.model("fedavg")[1].out_features == 5
+    assert wide.model("fedavg").module[1].out_features == 5
 
     def factory(shape: Any, classes: int, width: int = 2 * WIDTH) -> nn.Module:
         hidden = nn.Linear(math.prod(shape), width)
@@ -125,9 +125,9 @@ def test_a_function_makes_the_model_and_what_it_reads_names_the_run(
 
     grid = fl.run(model={"model": factory, "width": [4, 7]}, methods=["fedavg"], **SHORT)
     assert [name.partition("(")[2] for name in models(grid)] == ["width=4)", "width=7)"]
-    assert grid.model("fedavg", model=models(grid)[1])[1].out_features == 7
+    assert grid.model("fedavg", model=models(grid)[1]).module[1].out_features == 7
     plain = fl.run(model=factory, methods=["fedavg"], **SHORT)
-    assert plain.model("fedavg")[1].out_features == 2 * WIDTH
+    assert plain.model("fedavg").module[1].out_features == 2 * WIDTH
 
 
 def test_functions_that_make_no_model_of_a_shape_are_refused(
@@ -173,7 +173,7 @@ def test_a_grid_over_a_model_of_a_cell(cells: Any) -> None:
          "make = lambda shape, classes: Model(math.prod(shape), classes)\n")  # fmt: skip
     for function in (cells.model, cells.make):
         named = fl.run(model=function, methods=["fedavg"], **SHORT)
-        assert type(named.model("fedavg")).__name__ == "Model"
+        assert type(named.model("fedavg").module).__name__ == "Model"
 
 
 def frame() -> pd.DataFrame:

@@ -97,7 +97,7 @@ def test_per_draw_each_run_is_trained_with_the_seed_of_its_draw(lab: Path) -> No
     specs = [store.record(run.run)["spec"] for run in result.study.runs]
     seeds = [(spec["seed"], spec["partition"]["seed"]) for spec in specs]
     assert sorted(seeds) == [(seed, seed) for seed in (3, 3, 5, 5, 8, 8, 13, 13)]
-    weights = [result.model("fedavg", seed=seed).state_dict() for seed in (3, 5)]
+    weights = [result.model("fedavg", seed=seed).module.state_dict() for seed in (3, 5)]
     assert not weights[0]["1.weight"].equal(weights[1]["1.weight"])
     facts = gather("notebook", Path(result.settings.results), store.root, result.study)
     assert "Each draw has its own training seed" in " ".join(claims_tables.claims_made(facts))

@@ -61,6 +61,7 @@ from fl.data.readers.image_files import (
     read_image_header,
 )
 from fl.data.readers.image_lists import ImageList
+from fl.data.readers.raw_inputs import ImageReader
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,11 @@ class Images:
     def size(self) -> int:
         """Number of images."""
         return len(self.listed.labels or self.listed.targets)
+
+    @property
+    def input_reader(self) -> ImageReader:
+        """The reader of raw inputs, see `fl.data.readers.raw_inputs`."""
+        return ImageReader(is_resized=self.pixels is not None)
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x uint8 ``[images, colours, height, width]``; y int64; client, group, split.

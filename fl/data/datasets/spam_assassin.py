@@ -34,6 +34,7 @@ from fl.base.fields import Count
 from fl.data.download import Source
 from fl.data.prepared import Writer
 from fl.data.readers.archives import iter_members
+from fl.data.readers.raw_inputs import TextReader
 from fl.data.readers.texts import VOCABULARY, TextKeys
 from fl.data.readers.validation import check_missing, check_sizes
 
@@ -86,6 +87,11 @@ class SpamAssassin(TextKeys):
         """Number of mails, or None for a subset."""
         counts = [min(count, self.mails or count) for count in MAILS_BY_COLLECTION.values()]
         return sum(counts) if self.complete else None
+
+    @property
+    def input_reader(self) -> TextReader:
+        """The reader of raw inputs: subject and body as one text."""
+        return TextReader(self.length, self.vocabulary, (), self.tokenizer, may_be_empty=True)
 
     def read(self, raw: Path, writer: Writer) -> None:
         """Write x int32 ``[mails, length]``; y int64 and client int32 ``[mails]``."""

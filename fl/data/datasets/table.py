@@ -72,6 +72,7 @@ from fl.data.prepared import Writer
 from fl.data.readers import tables
 from fl.data.readers.answers import AnswerSearch
 from fl.data.readers.missing_values import check_missing_codes
+from fl.data.readers.raw_inputs import Column, ColumnKind, TableReader, TextReader
 from fl.data.readers.shards import check_shards
 from fl.data.readers.spellings import check_spellings
 from fl.data.readers.tables import DATE, NUMBER, PROSE, SPLIT_NAME, TARGET, TEXT, ColumnType
@@ -212,7 +213,7 @@ class Table(TextKeys):
             if encoder is not None:
                 writer.append("x", encoder.encode(self._texts(piece)))
             else:
-                writer.append("x", _features(piece, features, order))
+                writer.append("x", tables.features(piece, features, order))
             if self.label is not None:
                 writer.append("y", tables.number_texts(piece[self.label], order[self.label]))
             if self.target is not None:
@@ -233,6 +234,36 @@ class Table(TextKeys):
             inputs={} if self.target is None else {"target": normalisation},
             notes=self.survey.notes,
             **({} if encoder is None else encoder.description),
+        )
+
+    @property
+    def input_reader(self) -> TableReader | TextReader:
+        """The reader of raw inputs, see `fl.data.readers.raw_inputs`."""
+        order = self.survey.values
+        columns = [name for name in self.column_types if name not in self.label_columns]
+        others = (*self.label_columns, *self.drop)
+        if self.text:
+            return TextReader(
+                length=self.length,
+                unknown=self.vocabulary,
+                tokenizer=self.tokenizer,
+                columns=self.text,
+                others=others,
+                is_joined=self.text_separator == "blank",
+                may_be_empty=self.missing in ("mean", "category"),
+                separator=self.separator,
+            )
+        gaps = {"mean": columns, "category": [*self.categorical]}.get(self.missing or "", [])
+        kinds: dict[str, ColumnKind] = {
+            **dict.fromkeys(columns, "number"),
+            **dict.fromkeys(self.dates, "date"),
+            **dict.fromkeys(self.categorical, "category"),
+        }
+        return TableReader(
+            tuple(Column(name, kinds[name], tuple(order.get(name, ()))) for name in columns),
+            others,
+            tuple(gaps),
+            self.separator,
         )
 
     def _texts(self, piece: dict[str, np.ndarray]) -> Sequence[RowText]:
@@ -339,19 +370,6 @@ class Table(TextKeys):
         types = {name: TARGET if name == self.target else TEXT for name in self.label_columns}
         column_types |= types
         return column_types if self.split is None else {**column_types, self.split: SPLIT_NAME}
-
-
-def _features(
-    piece: dict[str, np.ndarray], names: list[str], order: dict[str, list[str]]
-) -> np.ndarray:
-    """Return the features of a piece of rows, float64 ``[rows, features]``."""
-    blocks = [
-        np.eye(len(order[name]))[tables.number_texts(piece[name], order[name])]
-        if name in order
-        else piece[name][:, None]
-        for name in names
-    ]
-    return np.concatenate(blocks, axis=1)
 
 
 def _is_filled(cells: np.ndarray) -> np.ndarray:

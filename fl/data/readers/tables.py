@@ -352,6 +352,7 @@ def read_pieces(
     gaps: Collection[str] = (),
     separator: str = ",",
     advice: str = "",
+    content: BinaryIO | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Read some columns of a table, up to `PIECE_ROWS` rows at a time.
 
@@ -361,6 +362,7 @@ def read_pieces(
         gaps: Columns in which cells may be empty.
         separator: The separator of a CSV file.
         advice: Advice for cells that do not fit the type of their column.
+        content: A table in memory, as Parquet; ``path`` is then its name in errors.
 
     Yields:
         A piece of each column, converted by its type.
@@ -373,9 +375,11 @@ def read_pieces(
     first = 1
     remedy = "correct the file, or get it again"
     with wrap_read_errors(path, "cannot be read as a table", remedy):
-        for piece in (_parquet if is_parquet(path) else _csv)(
-            path, column_types, separator, problems
-        ):
+        if content is not None or is_parquet(path):
+            pieces = _parquet(content or path, column_types, problems)
+        else:
+            pieces = _csv(path, column_types, separator, problems)
+        for piece in pieces:
             converted = {}
             for name in column_types.keys() - problems.keys():
                 try:
@@ -398,12 +402,12 @@ def read_pieces(
 
 
 def _parquet(
-    path: Path, column_types: Mapping[str, ColumnType], separator: str, problems: dict[str, str]
+    source: Path | BinaryIO, column_types: Mapping[str, ColumnType], problems: dict[str, str]
 ) -> Iterator[pd.DataFrame]:
     import pyarrow.parquet as pq
     from pyarrow import int8, timestamp, types
 
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(source) as file:
         for name, column_type in column_types.items():
             type_ = file.schema_arrow.field(name).type
             if not any(getattr(types, is_type)(type_) for is_type in column_type.arrow_types):
@@ -483,6 +487,25 @@ def number_texts(texts: Iterable[str], order: Sequence[str]) -> np.ndarray:
     """Return the index of each text in ``order``, int64."""
     number = {text: i for i, text in enumerate(order)}
     return np.array([number[text] for text in texts], np.int64)
+
+
+def features(
+    piece: Mapping[str, np.ndarray], names: Sequence[str], order: Mapping[str, Sequence[str]]
+) -> np.ndarray:
+    """Return the features of a piece of rows, float64 ``[rows, features]``.
+
+    Args:
+        piece: The columns.
+        names: Names of the columns of features, in their order.
+        order: Values of each categorical column, which becomes a feature for each.
+    """
+    blocks = [
+        np.eye(len(order[name]))[number_texts(piece[name], order[name])]
+        if name in order
+        else piece[name][:, None]
+        for name in names
+    ]
+    return np.concatenate(blocks, axis=1)
 
 
 def check_classes(

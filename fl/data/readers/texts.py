@@ -68,7 +68,7 @@ class WordEncoder:
     @classmethod
     def of(cls, texts: Iterable[RowText], length: int, vocabulary: int) -> WordEncoder:
         """Return the encoder of the texts of rows."""
-        words = {word for text in texts for word in _first_words(text, length)}
+        words = {word for text in texts for word in first_words(text, length)}
         return cls(tuple(sorted(words)), length, vocabulary)
 
     @cached_property
@@ -79,7 +79,7 @@ class WordEncoder:
         """Return the numbers of the words of each row, int32 ``[texts, length]``."""
         end = len(self.words)
         rows = [
-            encode_words(_first_words(text, self.length), self._number_by_word, self.length, end)
+            encode_words(first_words(text, self.length), self._number_by_word, self.length, end)
             for text in texts
         ]
         return np.array(rows, np.int32).reshape(-1, self.length)
@@ -90,7 +90,7 @@ class WordEncoder:
         return {"vocabulary": self.vocabulary, "words": self.words}
 
 
-def _first_words(text: RowText, length: int) -> list[str]:
+def first_words(text: RowText, length: int) -> list[str]:
     """Return the words of a row that are read, with `SEPARATOR_WORD` between its texts."""
     if isinstance(text, str):
         return WORD_PATTERN.findall(text.lower())[:length]
