@@ -146,7 +146,9 @@ class Result:
         Args:
             kind: ``curves`` over rounds, final values of all ``clients``, or values against their
                 ``cost``: bytes of all clients in a run, and in the runs that it starts from. The
-                value of a method that sends nothing is a line.
+                value of a method that sends nothing is a line. For many methods: ``intervals`` of
+                their means, sorted; ``settings``, a map of differences from the baseline;
+                ``ranks``, a critical-difference diagram over at least five settings or draws.
             axes: Axes to draw on; by default those of a new figure.
             setting: ``dataset``, ``partition`` and ``model``, without the seeds of draws, to draw
                 one of several settings.

@@ -194,19 +194,18 @@ def caption(facts: Facts, metrics: Sequence[str], summary: pd.DataFrame, best: B
             why = f"{quantity(units, facts.replicates[:-1])} cannot show a difference"
         return f"{of} Nothing is in bold: {why}."
     counts = [int(claims.able(one).sum()) for one in frames]
-    family = f"corrected for the {counts[0]} comparisons of the study"
+    family = f"the {counts[0]} comparisons of the study"
     if len(metrics) > 1:
-        family = f"corrected for the comparisons by one metric ({', '.join(map(str, counts))})"
-    rule = f"{claims.test_rule(tested)}, {100 * claims.LEVEL:g} %, {family} by step-down maxT"
-    bold = f"no other method is ahead ({rule})"
+        families = (f"{n} by {unit(m)}" for n, m in zip(counts, metrics, strict=True))
+        family = f"all comparisons by one metric ({', '.join(families)})"
+    bold = "no other method is ahead"
     if facts.plan.baseline in facts.methods:
         title = facts.methods[facts.plan.baseline]
-        bold = f"ahead of {title}, with which methods are compared ({rule}); in a setting where "
-        bold += f"none is, all that {title} is not ahead of"
+        bold = f"ahead of {title}, the baseline; where none is, all that {title} is not ahead of"
     equal = int((tested["p_equal"] <= claims.LEVEL).sum())
-    text = f"{of} Bold: {bold}."
+    text = f"{of} Bold: {bold}. Test: {claims.test_rule(tested)}, at {100 * claims.LEVEL:g} %, "
+    text += f"corrected for {family} by step-down maxT"
     if tested["p_equal"].notna().any():
-        points = f"{100 * claims.MARGIN:g} point"
-        text += f" Within {points} of each other, by two one-sided tests, corrected likewise: "
-        text += f"{equal or 'none'} of the comparisons."
-    return text
+        text += f"; {equal or 'none'} of them are equal within {100 * claims.MARGIN:g} point, by "
+        text += "two one-sided tests"
+    return f"{text}."

@@ -72,7 +72,8 @@ def test_no_colour_is_that_of_two_methods_and_the_best_have_one(facts):
     assert styles.count(PRINT.muted) == 14 - 7
     few = replace(facts, runs=facts.runs[facts.runs["method"].isin(METHODS[:8])])
     assert None not in series_of(few).colours.values()
-    picture = next(b for b in blocks(outline(facts)) if isinstance(b, figures.Figure))
+    picture = next(b for b in blocks(outline(facts)) if b.name == "rounds")
+    assert isinstance(picture, figures.Figure)
     drawn = picture.panels[0].picture.files()[".svg"].decode()
     assert "Grey: all other methods." in picture.note and not picture.legend
     assert all(name in drawn for name in ("Method 13", "(ours)")) and "Method 5" not in drawn
@@ -149,17 +150,53 @@ addEventListener("load", () => {
 </script></body>"""
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: chromium)")
-def test_the_head_of_a_column_sorts_its_rows_down_up_and_as_they_were(facts, tmp_path: Path):
-    page = report.texts(facts, outline(facts))[".html"].replace("</body>", CLICKS)
-    (tmp_path / "page.html").write_text(page)
+FILTERS = """<script>
+addEventListener("load", () => {
+  const found = [];
+  for (const [place, words] of [[0, "METHOD 1"], [0, "nothing"], [0, ""], [-1, "0.5 1"]]) {
+    const block = [...document.querySelectorAll(".row-filters")].at(place);
+    const [field, count] = block.children;
+    const table = block.parentElement.querySelector("table");
+    field.value = words;
+    field.dispatchEvent(new Event("input"));
+    const rows = [...table.tBodies].flatMap((body) => [...body.rows]).filter((row) => !row.hidden);
+    found.push(`${count.textContent}: ${rows.map((row) => row.cells[0].textContent).join("|")}`);
+  }
+  document.body.innerHTML = `<pre id="found">${found.join(";")}</pre>`;
+});
+</script></body>"""
+
+
+def in_browser(facts: Facts, script: str, folder: Path) -> list[str]:
+    """What a script at the end of the report's page finds."""
+    page = report.texts(facts, outline(facts))[".html"].replace("</body>", script)
+    (folder / "page.html").write_text(page)
     command = [str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=5000"]
-    command += [(tmp_path / "page.html").as_uri()]
+    command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=5000"]
+    command += [(folder / "page.html").as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     [found] = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, re.S)
-    first, down, up, same, by_name = (text.split("|") for text in found.split(";"))
+    return found.split(";")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: chromium)")
+def test_the_head_of_a_column_sorts_its_rows_down_up_and_as_they_were(facts, tmp_path: Path):
+    found = in_browser(facts, CLICKS, tmp_path)
+    first, down, up, same, by_name = (text.split("|") for text in found)
     assert first[0] == "Method 0" and first == same
     assert down[:2] == ["Method 13", "Method 12"] and down[-1] == "Method 0"
     assert up[:2] == ["Method 0", "Method 1"] and up[-1] == "Method 13"
     assert by_name == sorted(first, reverse=True)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: chromium)")
+def test_long_tables_have_a_field_that_filters_rows_and_their_groups(facts, tmp_path: Path):
+    some, none, all_, grouped = in_browser(facts, FILTERS, tmp_path)
+    names = [f"Method {i}" for i in (1, 10, 11, 12, 13)]
+    assert some == f"5 of 14 rows: {'|'.join(names)}"
+    assert none == "0 of 14 rows: "
+    assert all_.startswith("14 of 14 rows: Method 0|")
+    count, shown = grouped.split(": ")
+    heads = [head for head in shown.split("|") if not head.startswith("Method")]
+    assert len(heads) == 1 and "0.5" in heads[0] and "0.1" not in shown
+    assert count == f"{len(shown.split('|')) - 1} of 26 rows"
