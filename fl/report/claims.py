@@ -459,7 +459,7 @@ def leaders(
                 if kind & {*twins["method"]}:
                     kind |= {*twins["method"]}
         best = ahead - beaten or {*group["method"]} - beaten
-        leading |= {(*setting, method) for method in best}
+        leading |= {(*map(str, setting), method) for method in best}
     return leading
 
 

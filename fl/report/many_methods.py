@@ -193,7 +193,11 @@ def _draw_intervals(
             axes.axvline(values.mean(), color=look.muted, lw=0.8, ls=DASHED, zorder=0)
     axes.set_xlabel(unit(facts.metric))
     axes.grid(axis="x")
+    handles = dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+    order = [label for kind in STYLES if (label := labels.get(kind, kind)) in handles]
     axes.legend(
+        [handles[label] for label in order],
+        order,
         fontsize=6.5,
         frameon=False,
         loc="lower right",
@@ -211,10 +215,12 @@ def intervals(facts: Facts) -> Figure | None:
     if not panels:
         return None
     baseline = facts.plan.baseline
-    against = facts.methods.get(baseline or "", "the best method")
+    against = "Ahead, behind: of " + facts.methods.get(baseline or "", "")
+    if baseline not in facts.methods:
+        against = "Behind: of the best method"
     counts = unit_values(facts).groupby(KEY)["value"].count()
     interval = ", its 95 % bootstrap interval (line)"
-    tests = f" Ahead, behind: of {against}, by the report's tests."
+    tests = f" {against}, by the report's tests."
     note = "Intervals of two methods may overlap where one is ahead: tests are of the differences."
     if claims.smallest_p(int(counts.max())) > claims.LEVEL:
         interval = tests = ""

@@ -196,7 +196,7 @@ def caption(facts: Facts, metrics: Sequence[str], summary: pd.DataFrame, best: B
     counts = [int(claims.able(one).sum()) for one in frames]
     family = f"the {counts[0]} comparisons of the study"
     if len(metrics) > 1:
-        families = (f"{n} by {unit(m)}" for n, m in zip(counts, metrics, strict=True))
+        families = (f"{n} by {m.replace('_', ' ')}" for n, m in zip(counts, metrics, strict=True))
         family = f"all comparisons by one metric ({', '.join(families)})"
     bold = "no other method is ahead"
     if facts.plan.baseline in facts.methods:
