@@ -114,7 +114,7 @@ def documents(facts: Facts, tables: Sequence[Table], siunitx: bool = False) -> d
 def _head_lines(facts: Facts, siunitx: bool = False) -> str:
     """Return the lines at the beginning of a file: what it needs, and the state of the runs."""
     needed = PREAMBLE + (
-        rf"{SIUNITX} (version 3; \sisetup{{uncertainty-mode=separate}} prints 81.2 +- 0.4)"
+        f"{SIUNITX} (version 3; without uncertainty-mode=separate it prints 81.2(4))"
         if siunitx
         else ""
     )
@@ -303,7 +303,9 @@ def _environment(
     )  # fmt: skip
     heads = [_head(c.name, "l" if c.text else "r") for c in table.columns]
     heads = [f"{{{head}}}" if i in formats else head for i, head in enumerate(heads)]
-    bold = "mode=text,reset-text-series=false,retain-zero-uncertainty=true"
+    # The first two options are what bold numbers need.
+    options = "mode=text,reset-text-series=false"
+    options += ",uncertainty-mode=separate,retain-zero-uncertainty=true"
     return "\n".join(
         [
             rf"\begin{{{kind}}}",
@@ -312,7 +314,7 @@ def _environment(
             rf"\label{{tab:{label}}}",
             rf"\par\smallskip\fontsize{{{SIZE:g}}}{{9.5}}\selectfont",
             rf"\setlength{{\tabcolsep}}{{{GAP / 2:g}pt}}",
-            *([rf"\sisetup{{{bold}}}"] if formats else []),
+            *([rf"\sisetup{{{options}}}"] if formats else []),
             rf"\fitted{{\begin{{tabular}}{{@{{}}{''.join(aligned)}@{{}}}}",
             r"\toprule",
             " & ".join(heads) + r" \\",
