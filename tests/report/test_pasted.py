@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from latex_documents import NEEDS_LATEX, ONE_COLUMN, compiled
 from make_results import clients, entry, plan, write_plan, write_run
-from test_latex import NEEDS_LATEX, ONE_COLUMN, compiled
 
 from fl.base.errors import ConfigError, DataError
 from fl.report import claims, latex, page, pasted
