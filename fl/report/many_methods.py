@@ -9,6 +9,7 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -108,15 +109,7 @@ def interval_drawings(facts: Facts, settings: Sequence[StudySetting]) -> list[Dr
         alt = f"means from {number(means.iloc[0], facts.metric)} ({best_title}) to "
         alt += f"{number(means.iloc[-1], facts.metric)} ({facts.methods[str(means.index[-1])]})."
 
-        def draw(
-            look: Look,
-            axes: Axes,
-            names: list[str] = names,
-            kinds: list[str] = kinds,
-            ordered: list[tuple[float, ...]] = ordered,
-        ) -> None:
-            _draw_intervals(look, axes, names, kinds, ordered, facts)
-
+        draw = partial(_draw_intervals, facts, names, kinds, ordered)
         size = (FIGURE_WIDTH, 0.75 + _height(names))
         drawings.append(Drawing(facts.short_name(setting), alt, size, draw, 18.0))
     return drawings
@@ -163,12 +156,12 @@ def _rows(axes: Axes, names: Sequence[str]) -> np.ndarray:
 
 
 def _draw_intervals(
-    look: Look,
-    axes: Axes,
+    facts: Facts,
     names: list[str],
     kinds: list[str],
     ordered: list[tuple[float, ...]],
-    facts: Facts,
+    look: Look,
+    axes: Axes,
 ) -> None:
     """Draw a row for each method: its draws or seeds, the interval of their mean, and the mean."""
     scale, places = 100 if facts.metric in SHARES else 1, _rows(axes, names)
@@ -257,9 +250,7 @@ def map_drawing(facts: Facts, settings: Sequence[StudySetting]) -> Drawing | Non
     names = [_name(facts.methods[str(method)]) for method in order]
     heads = ["\n".join(textwrap.wrap(facts.short_name(s), 20)) for s in settings]
 
-    def draw(look: Look, axes: Axes) -> None:
-        _draw_map(look, axes, table, names, heads, told, metric)
-
+    draw = partial(_draw_map, table, names, heads, told, metric)
     best_title = facts.methods[str(order[0])]
     alt = f"{len(names)} methods by {len(heads)} settings; {best_title} has the best mean."
     width = float(np.clip(2.2 + 0.45 * len(heads), FIGURE_WIDTH, 8.6))
@@ -267,13 +258,13 @@ def map_drawing(facts: Facts, settings: Sequence[StudySetting]) -> Drawing | Non
 
 
 def _draw_map(
-    look: Look,
-    axes: Axes,
     table: pd.DataFrame,
     names: list[str],
     heads: list[str],
     told: set[tuple[str, ...]],
     metric: str,
+    look: Look,
+    axes: Axes,
 ) -> None:
     """Draw differences, methods by settings, as coloured cells with numbers."""
     import matplotlib
@@ -419,16 +410,15 @@ def rank_drawings(facts: Facts, settings: Sequence[StudySetting]) -> list[Drawin
     for title, ranks in ranks_by_panel(facts, settings).items():
         names = [_name(facts.methods[str(method)]) for method in ranks.means.index]
 
-        def draw(look: Look, axes: Axes, ranks: Ranks = ranks, names: list[str] = names) -> None:
-            _draw_ranks(look, axes, ranks, names)
-
         alt = "; ".join(f"{facts.methods[str(m)]} {rank:.1f}" for m, rank in ranks.means.items())
         size = (FIGURE_WIDTH, 0.95 + _height(names))
-        drawings.append(Drawing(title, f"mean ranks: {alt}.", size, draw, 18.0))
+        drawings.append(
+            Drawing(title, f"mean ranks: {alt}.", size, partial(_draw_ranks, ranks, names), 18.0)
+        )
     return drawings
 
 
-def _draw_ranks(look: Look, axes: Axes, ranks: Ranks, names: list[str]) -> None:
+def _draw_ranks(ranks: Ranks, names: list[str], look: Look, axes: Axes) -> None:
     """Draw mean ranks in rows, and a line beside the rows of each group that is not told apart."""
     places, values = _rows(axes, names), ranks.means.to_numpy()
     axes.hlines(places, 1, values, color=look.rule, lw=0.8)
