@@ -25,6 +25,9 @@ NAME_BY_PAGE = {
 }
 """Names in the site of pages that have others in the repository."""
 
+REPORT_TABLES = "fl/report/templates/tables.js"
+"""The script of tables that reports and the site share."""
+
 LOCAL_LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]*)(#[^)\s]*)?(?=\))")
 CODE_BLOCK = re.compile(r"(^```.*?^```$)", re.M | re.S)
 
@@ -89,6 +92,7 @@ def write(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     pages, names, files = folder / "pages", page_names(), set[Path]()
     shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.md", "*.ipynb"))
+    shutil.copyfile(ROOT / REPORT_TABLES, pages / "site" / "report-tables.js")
     for page, name in names.items():
         (pages / name).write_text(site_text(page, names, files), encoding="utf-8")
     for path in files:

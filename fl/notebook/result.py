@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from fl import report
-from fl.base.errors import FedloomError, Location, unknown_name
+from fl.base.errors import ConfigError, FedloomError, Location, unknown_name
 from fl.base.schema import COMPLETE, GLOBAL, PERSONAL, SETTING
 from fl.notebook.display import Page, WideTable, name_arguments, short_traceback, warn
 from fl.plan import result_paths
 from fl.plan.bundle import Bundle, Run
 from fl.plan.config import Settings
 from fl.plan.study_plan import StudyPlan
-from fl.report import latex, page, plots, result_files, result_lines
+from fl.report import latex, page, pasted, plots, result_files, result_lines
 from fl.report.cells import Table
 from fl.report.claims import COMPARISON_COLUMNS
 from fl.report.cost_tables import overview
@@ -147,7 +147,9 @@ class Result:
         Args:
             kind: ``curves`` over rounds, final values of all ``clients``, or values against their
                 ``cost``: bytes of all clients in a run, and in the runs that it starts from. The
-                value of a method that sends nothing is a line.
+                value of a method that sends nothing is a line. For many methods: ``intervals`` of
+                their means, sorted; ``settings``, a map of differences from the baseline;
+                ``ranks``, a critical-difference diagram over at least five settings or draws.
             axes: Axes to draw on; by default those of a new figure.
             setting: ``dataset``, ``partition`` and ``model``, without the seeds of draws, to draw
                 one of several settings.
@@ -170,23 +172,88 @@ class Result:
         return plots.plot(facts, kind, settings, axes)
 
     @short_traceback
-    def to_latex(self, table: str | None = None) -> str:
-        """Return a table of the report in LaTeX.
+    def to_latex(
+        self,
+        table: str | None = None,
+        *,
+        methods: pasted.Names = None,
+        metrics: pasted.Names = None,
+        settings: pasted.Names = None,
+        best: pasted.Best | None = "significant",
+        siunitx: bool = False,
+    ) -> str:
+        """Return a table for a paper in LaTeX, with a caption that says what is in bold and why.
 
         Args:
-            table: Name of the table, which is that of its file beside the report, such as ``costs``
-                or ``differences``; by default the main table.
+            table: Name of a table of the report, to have it as it is there: ``settings`` or
+                ``draws`` (the main table), ``costs``, ``differences``, ...
+            methods: Names or titles of entries, in the order of the rows; by default all.
+            metrics: Metrics on test samples, by default the study's.
+            settings: Names of settings as the tables have them, or data sets, partitions and
+                models, each for all settings that have it; by default all.
+            best: What is in bold. ``significant``: the entries that no other is ahead of by the
+                study's own test; if it has a baseline, with which alone entries are compared, those
+                ahead of it. ``mean``: the best mean of each setting. None: nothing.
+            siunitx: Whether numbers stand in columns ``S`` of siunitx.
 
         Raises:
-            FedloomError: For a table that the report does not have.
+            FedloomError: For a name that the study does not have.
         """
         facts = self._facts()
-        tables = [b for b in blocks(outline(facts)) if isinstance(b, Table)]
-        texts = latex.documents(facts, tables)
-        name = table or tables[0].name
-        if name not in texts:
-            raise unknown_name(Location(f"the study {self.study.study}"), "table", name, texts)
-        return texts[name]
+        tables = self._tables(facts, table, methods, metrics, settings, best)
+        return next(iter(latex.documents(facts, tables, siunitx).values()))
+
+    @short_traceback
+    def to_markdown(
+        self,
+        table: str | None = None,
+        *,
+        methods: pasted.Names = None,
+        metrics: pasted.Names = None,
+        settings: pasted.Names = None,
+        best: pasted.Best | None = "significant",
+    ) -> str:
+        """Return a table for a page in Markdown; for arguments and errors see `to_latex`."""
+        tables = self._tables(self._facts(), table, methods, metrics, settings, best)
+        return page.to_markdown(replace(tables[0], number=""))
+
+    @short_traceback
+    def to_frame(
+        self,
+        *,
+        methods: pasted.Names = None,
+        metrics: pasted.Names = None,
+        settings: pasted.Names = None,
+        best: pasted.Best | None = "significant",
+    ) -> pd.DataFrame:
+        """Return the values of such a table; for arguments and errors see `to_latex`.
+
+        Returns:
+            A row for each setting, method and metric: ``dataset``, ``partition``, ``model``,
+            ``method``, ``title``, ``metric``; ``mean`` and ``sd`` over ``n`` draws or seeds, shares
+            as fractions of one; ``best``, whether it is in bold. ``attrs["caption"]`` is the
+            caption.
+        """
+        facts = self._facts()
+        frame = pasted.values(facts, methods, metrics, settings, best)
+        caption = pasted.table(facts, frame, best).caption
+        frame = self._titled(frame)
+        frame.attrs["caption"] = name_arguments(caption)
+        return frame
+
+    def _tables(self, facts: Facts, name: str | None, *chosen: Any) -> list[Table]:
+        """Return the table of the report with that name, or the one that a user composed."""
+        if name is None:
+            return [pasted.table(facts, pasted.values(facts, *chosen), chosen[-1])]
+        place = Location(f"the study {self.study.study}")
+        if chosen != (None, None, None, "significant"):
+            problem = "is a table of the report, from which nothing can be chosen"
+            advice = "leave the name of the table out, or methods=, metrics=, settings= and best="
+            raise ConfigError(place / repr(name), problem, advice=advice)
+        tables = {b.name: b for b in blocks(outline(facts)) if isinstance(b, Table)}
+        if name not in tables:
+            raise unknown_name(place, "table", name, tables)
+        return [tables[name]]
 
     def _titled(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a table with the titles of data sets, partitions and models."""

@@ -431,6 +431,43 @@ def _clients(gain: pd.Series, metric: str) -> Values:
     return {"better": (clients > 1e-12).mean(), "worse": (clients < -1e-12).mean()}
 
 
+def leaders(
+    comparisons: pd.DataFrame, summary: pd.DataFrame, baseline: str | None
+) -> set[tuple[str, ...]]:
+    """Return the entries that no other is ahead of, as setting and method.
+
+    If entries are compared with a ``baseline`` and some are ahead of it, only those can lead: it is
+    not known how they compare with entries that are not. An entry with exactly the values of
+    another one shares its verdicts. There is no leader where no comparison could be significant.
+
+    Args:
+        comparisons: `COMPARISON_COLUMNS`.
+        summary: Summaries by setting and method, see `fl.report.summaries.summarise`.
+        baseline: The study's baseline.
+    """
+    tests = comparisons[able(comparisons)]
+    leading: set[tuple[str, ...]] = set()
+    for setting, group in summary[summary["mean"].notna()].groupby(SETTING, sort=False):
+        in_setting = tests[(tests[SETTING] == list(setting)).all(axis=1)]
+        if in_setting.empty:
+            continue
+        is_ahead, is_behind = in_setting["verdict"] == AHEAD, in_setting["verdict"] == BEHIND
+        beaten = {*in_setting.loc[is_ahead, "other"], *in_setting.loc[is_behind, "method"]}
+        ahead = {*in_setting.loc[is_ahead & (in_setting["other"] == baseline), "method"]}
+        for _, twins in group.groupby(["mean", "sd_clients", "worst", "p10"], dropna=False):
+            for kind in (beaten, ahead):
+                if kind & {*twins["method"]}:
+                    kind |= {*twins["method"]}
+        best = ahead - beaten or {*group["method"]} - beaten
+        leading |= {(*map(str, setting), method) for method in best}
+    return leading
+
+
+def able(comparisons: pd.DataFrame) -> pd.Series:
+    """Return whether each comparison is tested over enough draws or seeds to be significant."""
+    return comparisons["p"].notna() & (comparisons["n"].map(smallest_p) <= LEVEL)
+
+
 def verdict_text(row: Mapping[Any, Any]) -> str:
     """Return the verdict of a row, with the reason in brackets, if there is one."""
     return f"{row['verdict']} ({row['reason']})" if row["reason"] else str(row["verdict"])

@@ -64,7 +64,15 @@ def claims_made(facts: Facts) -> tuple[str, ...]:
 
 
 def _verdicts(facts: Facts, group: pd.DataFrame) -> str:
-    """Return verdicts, ``ahead of FedAvg: A; behind FedAvg: B; uninformative: C (reason)``."""
+    """Return verdicts, ``ahead of FedAvg: A; behind FedAvg: B; uninformative: C (reason)``.
+
+    Of more than `MOST_PAIRS` pairs only the methods are named that no other is ahead of.
+    """
+    if facts.plan.baseline is None and len(group) > MOST_PAIRS:
+        setting = tuple(group[SETTING].iloc[0])
+        leaders = claims.leaders(group, rows_of_setting(facts.summary, setting), None)
+        names = [title for method, title in facts.methods.items() if (*setting, method) in leaders]
+        return f"no other method is ahead of {', '.join(names)}"
     texts: dict[str, list[str]] = {}
     for row in group[group["verdict"] != claims.OPEN].to_dict("records"):
         of = f" {'of ' * (row['verdict'] == claims.AHEAD)}{facts.methods[row['other']]}"

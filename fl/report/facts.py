@@ -264,7 +264,11 @@ class Facts:
         """Comparisons on the clients that were held out of training, a family of their own."""
         return self._comparisons(UNSEEN)
 
-    def _comparisons(self, split: str) -> pd.DataFrame:
+    def claims_on(self, metric: str) -> pd.DataFrame:
+        """Return the comparisons by a metric, each metric a family of its own."""
+        return self.claims if metric == self.metric else self._comparisons("test", metric)
+
+    def _comparisons(self, split: str, metric: str = "") -> pd.DataFrame:
         """Return the comparisons on the clients of a split of test samples."""
         rows = self.rows[self.rows["split"] == split].assign(split="test")
         scored = summaries.complete_rows(summaries.final_rows(rows, "accuracy"), self.runs)
@@ -278,7 +282,7 @@ class Facts:
         return claims.compare_methods(
             rows,
             self.runs,
-            self.metric,
+            metric or self.metric,
             self.plan.baseline,
             self.plan.contrasts,
             settings=self.setting_by_scenario,

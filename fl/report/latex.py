@@ -6,7 +6,7 @@ of characters in Computer Modern. If a paper's text is narrower than two columns
 table smaller.
 
 pandas' Styler, siunitx and tabularray were looked at: all of them leave to the writer where a table
-that is too wide is cut, which is what the widths are for.
+that is too wide is cut, which is what the widths are for. Columns of numbers can be siunitx's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from fl.report.facts import Facts
 
 PREAMBLE = r"\usepackage{array,booktabs,graphicx}"
 """Packages that a document needs."""
+SIUNITX = r"\usepackage{siunitx}"
+"""The package that columns of siunitx need, version 3 of it."""
 FITTED = (
     r"\providecommand{\fitted}[1]{\sbox0{#1}\ifdim\wd0>\linewidth"
     r"\resizebox{\linewidth}{!}{\usebox0}\else\usebox0\fi}"
@@ -93,19 +95,31 @@ def document(facts: Facts, tables: Sequence[Table]) -> str:
     )
 
 
-def documents(facts: Facts, tables: Sequence[Table]) -> dict[str, str]:
-    """Return each table by its name, as a file that a paper can read by itself."""
+def documents(facts: Facts, tables: Sequence[Table], siunitx: bool = False) -> dict[str, str]:
+    """Return each table by its name, as a file that a paper can read by itself.
+
+    Args:
+        facts: The study.
+        tables: The tables.
+        siunitx: Whether columns of numbers are those of siunitx.
+    """
     study = facts.plan.study
     return {
-        table.name: f"{_head_lines(facts)}\n{to_latex(table, f'{study}-{table.name}')}"
+        table.name: f"{_head_lines(facts, siunitx)}\n"
+        f"{to_latex(table, f'{study}-{table.name}', siunitx)}"
         for table in tables
     }
 
 
-def _head_lines(facts: Facts) -> str:
+def _head_lines(facts: Facts, siunitx: bool = False) -> str:
     """Return the lines at the beginning of a file: what it needs, and the state of the runs."""
+    needed = PREAMBLE + (
+        f"{SIUNITX} (version 3; without uncertainty-mode=separate it prints 81.2(4))"
+        if siunitx
+        else ""
+    )
     return (
-        f"% {facts.plan.hash}: fedloom report {facts.plan.study}; needs {PREAMBLE}\n"
+        f"% {facts.plan.hash}: fedloom report {facts.plan.study}; needs {needed}\n"
         f"% {facts.status}\n{FITTED}\n{UNICODE}\n"
     )
 
@@ -132,8 +146,14 @@ def _set_close(text: str) -> str:
     return re.sub(r"(?<=\d) ± (?=\d)", f"{THIN_SPACE}±{THIN_SPACE}", text)
 
 
-def to_latex(table: Table, label: str) -> str:
-    """Return a table environment, or several for a large table."""
+def to_latex(table: Table, label: str, siunitx: bool = False) -> str:
+    """Return a table environment, or several for a large table.
+
+    Args:
+        table: The table.
+        label: Its label, after ``tab:``.
+        siunitx: Whether columns of numbers are columns ``S`` of siunitx.
+    """
     label = re.sub(r"[^\w.:+-]", "-", label, flags=re.ASCII)
     comment = f"% Table {table.number} of the page\n" if table.number else ""
     table = transposed(table)
@@ -163,7 +183,7 @@ def to_latex(table: Table, label: str) -> str:
         kind = "table" if width < COLUMN_WIDTH + 0.01 else "table*"  # Sums are rounded.
         broad_here = {place for place, number in enumerate(numbers) if number in broad}
         head_width = widths[0] if breaks else None
-        pieces.append(_environment(sliced, name, broad_here, kind, head_width))
+        pieces.append(_environment(sliced, name, broad_here, kind, head_width, siunitx))
     return comment + "\n".join(pieces)
 
 
@@ -235,16 +255,57 @@ def _pages(rows: Sequence[Row], broad: set[int]) -> Iterator[tuple[Row, ...]]:
     yield tuple(page)
 
 
+NUMBER = re.compile(rf"([+{MINUS}]?)([\d,]+)(?:\.(\d+))?(?: ± ([\d,]+(?:\.\d+)?))?")
+"""A number as tables have it, with its deviation: sign, digits before and after the point."""
+
+
+def _number_format(texts: Iterable[str]) -> str:
+    """Return the ``table-format`` of siunitx for a column; empty if it has no numbers."""
+    found = [match for match in map(NUMBER.fullmatch, texts) if match]
+    if not found:
+        return ""
+    decimals = max(len(match[3] or "") for match in found)
+    sign = "+" if any(match[1] == "+" for match in found) else ""
+    sign = sign or ("-" if any(match[1] for match in found) else "")
+    text = f"{sign}{max(len(match[2].replace(',', '')) for match in found)}"
+    text += f".{decimals}" if decimals else ""
+    deviations = [re.sub(r"[.,]", "", match[4]).lstrip("0") for match in found if match[4]]
+    return f"{text}({max(1, *map(len, deviations), 1)})" if deviations else text
+
+
+def _siunitx(text: str, best: bool) -> str:
+    """Return a cell of a column of siunitx: a number as it is read there, else a text in braces."""
+    if not NUMBER.fullmatch(text):
+        return rf"{{\bfseries {tex(text)}}}" if best else f"{{{tex(text)}}}"
+    plain = text.replace(MINUS, "-").replace(",", "").replace("±", r"\pm")
+    return rf"\bfseries {plain}" if best else plain
+
+
 def _environment(
-    table: Table, label: str, broad: set[int], kind: str, head_width: float | None
+    table: Table,
+    label: str,
+    broad: set[int],
+    kind: str,
+    head_width: float | None,
+    siunitx: bool,
 ) -> str:
     note = table.full_note
+    formats = {
+        i: written
+        for i, column in enumerate(table.columns)
+        if siunitx and not column.text and (written := _number_format(_column(table, i)))
+    }
     aligned = (
         rf">{{\raggedright\arraybackslash}}p{{{BROAD // 2}em}}"
         if i in broad
-        else "l" if column.text else "r"
+        else rf"S[table-format={formats[i]}]" if i in formats else "l" if column.text else "r"
         for i, column in enumerate(table.columns)
     )  # fmt: skip
+    heads = [_head(c.name, "l" if c.text else "r") for c in table.columns]
+    heads = [f"{{{head}}}" if i in formats else head for i, head in enumerate(heads)]
+    # The first two options are what bold numbers need.
+    options = "mode=text,reset-text-series=false"
+    options += ",uncertainty-mode=separate,retain-zero-uncertainty=true"
     return "\n".join(
         [
             rf"\begin{{{kind}}}",
@@ -253,11 +314,12 @@ def _environment(
             rf"\label{{tab:{label}}}",
             rf"\par\smallskip\fontsize{{{SIZE:g}}}{{9.5}}\selectfont",
             rf"\setlength{{\tabcolsep}}{{{GAP / 2:g}pt}}",
+            *([rf"\sisetup{{{options}}}"] if formats else []),
             rf"\fitted{{\begin{{tabular}}{{@{{}}{''.join(aligned)}@{{}}}}",
             r"\toprule",
-            " & ".join(_head(c.name, "l" if c.text else "r") for c in table.columns) + r" \\",
+            " & ".join(heads) + r" \\",
             r"\midrule",
-            *_lines(table, broad, head_width),
+            *_lines(table, broad, head_width, {*formats}),
             r"\bottomrule",
             r"\end{tabular}}",
             *([rf"\par\smallskip\raggedright {tex(note)}\par"] if note else []),
@@ -282,7 +344,9 @@ def _head(name: str, side: str) -> str:
     return stack if len(lines) == 1 else rf"\shortstack[{side}]{{{stack}}}"
 
 
-def _lines(table: Table, broad: set[int], head_width: float | None) -> Iterator[str]:
+def _lines(
+    table: Table, broad: set[int], head_width: float | None, numeric: set[int]
+) -> Iterator[str]:
     n = len(table.columns)
     previous_kind = "heading"
     for row in table.rows:
@@ -294,15 +358,18 @@ def _lines(table: Table, broad: set[int], head_width: float | None) -> Iterator[
         if row.kind == "heading":
             yield rf"\multicolumn{{{n}}}{{@{{}}l}}{{\emph{{{tex(row.head)}}}}} \\"
             continue
-        head, *cells = _texts(row, broad)
+        head, *cells = _texts(row, broad, numeric)
         if row.kind == "reference" and head_width is not None:
             head = rf"\parbox[t]{{{head_width:.0f}pt}}{{\raggedright {head}\strut}}"
         yield " & ".join([head, *cells]) + r" \\"
 
 
-def _texts(row: Row, broad: set[int]) -> Iterable[str]:
+def _texts(row: Row, broad: set[int], numeric: set[int]) -> Iterable[str]:
     texts = [(row.head, False), *((cell.full_text, cell.best) for cell in row.cells)]
     for i, (text, best) in enumerate(texts):
+        if i in numeric:
+            yield _siunitx(text, best)
+            continue
         written = tex(text)
         if i in broad:  # Its lines may be broken inside of ``dirichlet(clients=8)`` and ``a_b``.
             written = re.sub(r"(\(|=|/|,(?![ \d])|\\_)", r"\1\\allowbreak{}", written)

@@ -120,7 +120,7 @@ def main_table(facts: Facts) -> Table:
     table = _across(facts, name, facts.metric, facts.summary)
     if facts.over_draws or facts.merged_draws is None:  # The table of draws is no main table.
         table = _with_ranks(facts, replace(table, is_main=True))
-    if AREA in facts.plan.metrics and AREA not in _test_metrics(facts):
+    if AREA in facts.plan.metrics and AREA not in test_metrics(facts):
         table = replace(table, note=f"{table.note} {NO_AREA[0].upper()}{NO_AREA[1:]}.".lstrip())
     if facts.metric != "accuracy" or not facts.partitions:
         return table
@@ -156,7 +156,7 @@ def _with_ranks(facts: Facts, table: Table) -> Table:
 
 def predicted_table(facts: Facts) -> Table | None:
     """Return the table of metrics of predictions that the study asks for; None without any."""
-    metrics = [name for name in _test_metrics(facts) if _predicted(name)]
+    metrics = [name for name in test_metrics(facts) if _predicted(name)]
     if not metrics:
         return None
     tables = [facts.summarise(metric) for metric in metrics]
@@ -165,7 +165,7 @@ def predicted_table(facts: Facts) -> Table | None:
         frame[metric], frame[f"sd {metric}"] = table["mean"], table["sd_seeds"]
     caption = (
         "Final models on test samples (%): mean over clients, then mean ± standard deviation over "
-        f"{_count_of(facts, tables[0])}."
+        f"{count_of(facts, tables[0])}."
     )
     note = (
         "A value of one class is a mean over the clients that have it, an area under the ROC curve "
@@ -183,7 +183,7 @@ def _predicted(metric: str) -> bool:
     return metric in PREDICTED_METRICS or metric.startswith(BY_CLASS)
 
 
-def _test_metrics(facts: Facts) -> list[str]:
+def test_metrics(facts: Facts) -> list[str]:
     """Return the metrics on test samples, sorted; numbers of classes by their size."""
     recorded = facts.rows.loc[facts.rows["split"] == "test", "metric"].unique()
     return sorted(recorded, key=lambda name: (name.startswith(BY_CLASS), len(name), name))
@@ -192,7 +192,7 @@ def _test_metrics(facts: Facts) -> list[str]:
 def other_metrics(facts: Facts) -> list[Table]:
     """Return the main table of every other test metric that was recorded."""
     tables = []
-    recorded = {name for name in _test_metrics(facts) if not _predicted(name)}
+    recorded = {name for name in test_metrics(facts) if not _predicted(name)}
     for metric in sorted(recorded - {facts.metric}):
         summary = facts.summarise(metric)
         tables.append(_across(facts, f"settings-{metric}", metric, summary))
@@ -206,7 +206,7 @@ def unseen_table(facts: Facts) -> Table | None:
     summary = facts.unseen_summary
     caption = (
         f"Clients held out of training: final {unit(facts.metric)} on their own test samples, mean "
-        f"over these clients, then mean ± standard deviation over {_count_of(facts, summary)}."
+        f"over these clients, then mean ± standard deviation over {count_of(facts, summary)}."
     )
     note = "Only tables on unseen clients count them."
     return _across(facts, "unseen", facts.metric, summary, caption, note)
@@ -219,13 +219,14 @@ def honest_table(facts: Facts) -> Table | None:
     summary = facts.without_attackers.summary
     caption = (
         f"Clients that do not attack: final {unit(facts.metric)}, mean over these clients, then "
-        f"mean ± standard deviation over {_count_of(facts, summary)}."
+        f"mean ± standard deviation over {count_of(facts, summary)}."
     )
     note = "Clients that attack in any run of a setting and seed are left out, for all methods."
     return _across(facts, "honest", facts.metric, summary, caption, note)
 
 
-def _main_note(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
+def main_note(facts: Facts, metric: str, summary: pd.DataFrame) -> str:
+    """Return sentences on which values the means of a metric are made of."""
     values = (
         "Each client is tested on the test samples of all." if facts.uses_all_test_samples else ""
     )
@@ -256,7 +257,7 @@ def early_stops(facts: Facts) -> str:
     return f"Stopped early on validation data: {'; '.join(notes)}." if notes else ""
 
 
-def _count_of(facts: Facts, summary: pd.DataFrame) -> str:
+def count_of(facts: Facts, summary: pd.DataFrame) -> str:
     """Return the number of replicates: ``3 seeds``, or ``10 draws of data or partition``."""
     counts = set(summary["n_seeds"])
     of = " of data or partition" if facts.over_draws else ""
@@ -275,17 +276,9 @@ def _across(
     caption: str = "",
     note: str = "",
 ) -> Table:
-    """Return a table with a row per method and a column per setting; the best values are marked.
-
-    Values are equal if their texts are.
-    """
+    """Return a table with a row per method and a column per setting; the best values are marked."""
     by_key = {(*(row[key] for key in summaries.KEY),): row for row in summary.to_dict("records")}
-    choose = max if rising(metric) else min
-    best = {}
-    for setting in facts.settings:
-        mean_scores = rows_of_setting(summary, setting)["mean"].dropna()
-        if len(facts.methods) > 1 and len(mean_scores):
-            best[setting] = number(choose(mean_scores), metric)
+    best = best_means(summary, metric)
     rows = []
     for method, title in facts.methods.items():
         cells = []
@@ -295,7 +288,7 @@ def _across(
                 cells.append(Cell(NOTHING))
                 continue
             text = spread(row["mean"], row["sd_seeds"], metric)
-            is_best = number(row["mean"], metric) == best.get(setting)
+            is_best = len(facts.methods) > 1 and (*setting, method) in best
             rounds_text = facts.longer_training.get(method, "") if is_best else ""
             remark = ", ".join(filter(None, (rounds_text, summaries.gaps(row))))
             cells.append(Cell(text, facts.anchor(setting, method), is_best, remark))
@@ -304,14 +297,28 @@ def _across(
     names = (Column("Method", True), *map(Column, heads))
     caption = caption or (
         f"Final test {unit(metric)}: mean over clients, then mean ± standard deviation over "
-        f"{_count_of(facts, summary)}. Best of each setting in bold{_denial(facts, metric)}."
+        f"{count_of(facts, summary)}. Best of each setting in bold{denial(facts, metric)}."
     )
-    note = note or _main_note(facts, metric, summary)
+    note = note or main_note(facts, metric, summary)
     scope = facts.common_note
     return Table(name, caption, names, tuple(rows), crossed="Setting", note=note, scope=scope)
 
 
-def _denial(facts: Facts, metric: str) -> str:
+def best_means(summary: pd.DataFrame, metric: str) -> set[tuple[str, ...]]:
+    """Return setting and method of each entry with the best mean of its setting.
+
+    Means are equal if their texts are.
+    """
+    frame = summary[summary["mean"].notna()]
+    means = frame.groupby(SETTING, sort=False)["mean"]
+    best = means.transform("max" if rising(metric) else "min")
+    shown, best_shown = (
+        values.map(lambda v: number(v, metric)) for values in (frame["mean"], best)
+    )
+    return {*frame.loc[shown == best_shown, summaries.KEY].itertuples(index=False, name=None)}
+
+
+def denial(facts: Facts, metric: str) -> str:
     """Return words for a caption if no difference in the study's metric is significant."""
     verdicts = {*facts.claims["verdict"]} if metric == facts.metric else set()
     is_denied = verdicts and not verdicts & {claims.AHEAD, claims.BEHIND}

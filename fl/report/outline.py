@@ -11,6 +11,7 @@ from fl.report import (
     claims_tables,
     cost_tables,
     figures,
+    many_methods,
     method_tables,
     partitions,
     plots,
@@ -110,6 +111,7 @@ def _sections(study: Facts) -> list[Section]:
     lead = f"{facts.common_note} {followed} to the runs behind it.".strip()
     sections = [
         Section("results", "Results", tuple(main), (*claimed, *remarks(facts)), lead),
+        Section("methods", "All methods", many_methods.overview(facts)),
         Section("honest", "Honest clients", _present(method_tables.honest_table(facts))),
         Section(
             "unseen",

@@ -30,7 +30,7 @@ SHOWN = [
 TEMPLATES = Path(__file__).parent / "templates"
 
 MOST_ROWS = 12
-"""Largest number of rows of a table that is not folded."""
+"""Largest number of rows of a table that is not folded, and that has no field to filter them."""
 
 SHAPES = {
     "o": '<circle cx="14" cy="6" r="3.2"/>',
@@ -94,6 +94,7 @@ def html(facts: Facts, sections: Sequence[Section]) -> str:
             unit=unit(facts.metric),
             legend=_legend(facts),
             ours=title_of_own_method(facts),
+            most_rows=MOST_ROWS,
         )
     )
 

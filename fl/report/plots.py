@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -11,10 +12,11 @@ import pandas as pd
 from fl.base.errors import DataError, Location, unknown_name
 from fl.base.schema import SETTING, StudySetting, rising
 from fl.base.units import size
-from fl.blocks.plotting import N_COLOURS, PRINT
-from fl.report import figures, summaries
+from fl.blocks.plotting import N_COLOURS, PRINT, Look
+from fl.report import figures, many_methods, summaries
 from fl.report.facts import Facts, rows_of_setting
 from fl.report.figures import Series
+from fl.report.many_methods import Drawing
 from fl.report.summaries import KEY
 
 if TYPE_CHECKING:
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
 N_BEST = 5
 """Number of the best methods that a figure of more than `N_COLOURS` methods shows in colour."""
 
-Kind = Literal["curves", "clients", "cost"]
-"""Kinds of plots: values over rounds, of every client, and against bytes."""
+Kind = Literal["curves", "clients", "cost", "intervals", "settings", "ranks"]
+"""Kinds of plots: values over rounds, of every client, and against bytes; of all methods, means
+with intervals, differences by setting, and mean ranks.
+"""
 
 COST_LABEL = "bytes of a run"
 
@@ -120,41 +124,68 @@ def plot(
 
     if kind not in get_args(Kind):
         raise unknown_name(Location("plot"), "kind", kind, get_args(Kind))
-    frame = {"curves": curve_frame, "clients": client_frame, "cost": cost_frame}[kind](facts)
-    if kind == "cost":
-        frame = frame[frame["whole_bytes"].notna()]
-    drawn = [setting for setting in settings if len(rows_of_setting(frame, setting))]
-    if not drawn:
-        raise DataError(f"plot: there is no complete run to draw in {kind!r}")
-    if axes is not None and len(drawn) > 1:
+    drawings = _drawings(facts, kind, settings)
+    if not drawings:
+        raise DataError(f"plot: {_missing(kind)}")
+    if axes is not None and len(drawings) > 1:
         raise DataError(
-            f"plot: {len(drawn)} settings have one pair of axes",
+            f"plot: {len(drawings)} settings have one pair of axes",
             advice="choose one by `dataset=`, `partition=` and `model=`",
         )
     with matplotlib.rc_context(PRINT.style()):
         if axes is None:
-            height = 0.9 + 0.3 * len(facts.methods) if kind == "clients" else 3.4
-            size = 5.2 * len(drawn), height
-            _, grid = plt.subplots(1, len(drawn), figsize=size, squeeze=False)
+            widths, heights = zip(*(drawing.size for drawing in drawings), strict=True)
+            size = sum(widths), max(heights)
+            _, grid = plt.subplots(1, len(drawings), figsize=size, squeeze=False)
             panels = list(grid[0])
         else:
             panels = [axes]
-        for panel, setting in zip(panels, drawn, strict=True):
-            _draw(panel, facts, kind, rows_of_setting(frame, setting))
-            if len(drawn) > 1:
-                panel.set_title(facts.short_name(setting))
-    return panels[0] if len(drawn) == 1 else np.array(panels)
+        for panel, drawing in zip(panels, drawings, strict=True):
+            drawing.draw(PRINT, panel)
+            if len(drawings) > 1:
+                panel.set_title(drawing.title, pad=drawing.head)
+    return panels[0] if len(drawings) == 1 else np.array(panels)
 
 
-def _draw(axes: Axes, facts: Facts, kind: Kind, frame: pd.DataFrame) -> None:
+def _missing(kind: Kind) -> str:
+    """Return why there is nothing to draw."""
+    if kind == "ranks":
+        return (
+            f"'ranks' needs three methods with values in {many_methods.FEWEST_BLOCKS} settings or "
+            "draws"
+        )
+    return f"there is no complete run to draw in {kind!r}"
+
+
+def _drawings(facts: Facts, kind: Kind, settings: Sequence[StudySetting]) -> list[Drawing]:
+    """Return what there is to draw of a kind."""
+    if kind == "intervals":
+        return many_methods.interval_drawings(facts, settings)
+    if kind == "ranks":
+        return many_methods.rank_drawings(facts, settings)
+    if kind == "settings":
+        drawing = many_methods.map_drawing(facts, settings)
+        return [] if drawing is None else [drawing]
+    frame = {"curves": curve_frame, "clients": client_frame, "cost": cost_frame}[kind](facts)
+    if kind == "cost":
+        frame = frame[frame["whole_bytes"].notna()]
+    height = 0.9 + 0.3 * len(facts.methods) if kind == "clients" else 3.4
+    return [
+        Drawing(facts.short_name(setting), "", (5.2, height), partial(_draw, facts, kind, rows))
+        for setting in settings
+        if len(rows := rows_of_setting(frame, setting))
+    ]
+
+
+def _draw(facts: Facts, kind: Kind, frame: pd.DataFrame, look: Look, axes: Axes) -> None:
     """Draw a plot of one setting."""
     series, metric = series_of(facts), facts.metric
     if kind == "curves":
-        figures.draw_curves(PRINT, axes, frame, series, metric)
+        figures.draw_curves(look, axes, frame, series, metric)
     elif kind == "clients":
-        figures.draw_strips(PRINT, axes, frame, series, metric)
+        figures.draw_strips(look, axes, frame, series, metric)
     else:
-        figures.draw_against(PRINT, axes, frame, series, metric, "whole_bytes", COST_LABEL)
+        figures.draw_against(look, axes, frame, series, metric, "whole_bytes", COST_LABEL)
         axes.xaxis.set_major_formatter(lambda value, _: size(value))
         axes.tick_params(axis="x", labelrotation=30)
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize="small")

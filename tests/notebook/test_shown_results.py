@@ -155,7 +155,13 @@ def test_plots_are_axes_of_matplotlib(result: fl.Result) -> None:
         (lambda: result.plot("curve"), "unknown kind 'curve'"),
         (lambda: result.plot(partition="iid"), "unknown partition 'iid'"),
         (lambda: result.plot(axes=own), "2 settings have one pair of axes"),
+        (lambda: result.plot("ranks"), "5 settings or draws"),
         (lambda: result.to_latex("cost"), "unknown table 'cost'.*did you mean 'costs'"),
+        (lambda: result.to_markdown("costs", methods=["local"]), "'costs'.*methods="),
+        (lambda: result.to_latex(methods=["fedavgg"]), "unknown method 'fedavgg'.*'fedavg'"),
+        (lambda: result.to_markdown(metrics="acuracy"), "unknown metric 'acuracy'.*'accuracy'"),
+        (lambda: result.to_frame(settings="iid"), "unknown setting 'iid'"),
+        (lambda: result.to_frame(best="significan"), "unknown value .*did you mean 'significant'"),
     ):
         with pytest.raises(FedloomError, match=message):
             wrong()
@@ -168,6 +174,20 @@ def test_a_report_is_a_page_and_a_table_is_latex(result: fl.Result) -> None:
     text = result.to_latex()
     assert r"\begin{table" in text and r"\toprule" in text and "(ours)" in text
     assert (page.parent / "notebook" / "costs.tex").read_text() == result.to_latex("costs")
+
+
+def test_a_composed_table_is_the_same_in_all_formats(result: fl.Result) -> None:
+    chosen: dict[str, Any] = {"methods": ["more", "Local"], "metrics": "loss", "best": "mean"}
+    frame = result.to_frame(**chosen)
+    assert [*frame["method"].unique()] == ["more", "local"] and len(frame) == 4
+    means = result.table("loss").set_index(["partition", "method"])["mean"]
+    for row in frame.to_dict("records"):
+        assert row["mean"] == means[row["partition"], row["method"]]
+    markdown, latex = result.to_markdown(**chosen), result.to_latex(**chosen, siunitx=True)
+    assert frame.attrs["caption"] in markdown and markdown.count("**") == 2 * frame["best"].sum()
+    assert r"\bfseries" in latex or not frame["best"].any()
+    assert result.to_markdown("costs").startswith("**") is False
+    assert result.plot("settings").get_title() == ""
 
 
 def test_a_printed_table_has_all_its_columns(result: fl.Result) -> None:

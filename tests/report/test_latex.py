@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from latex_documents import NEEDS_LATEX, compiled
 from make_results import clients, entry, plan, write_plan, write_run
 
 from fl import report
@@ -19,23 +19,6 @@ from fl.report.latex import FITTED, PREAMBLE, to_latex
 from fl.report.outline import outline
 
 Built = Callable[[str], Path]
-NEEDS_LATEX = pytest.mark.skipif(
-    shutil.which("pdflatex") is None,
-    reason="needs pdflatex (Debian: texlive-latex-base, texlive-latex-recommended)",
-)
-
-
-ONE_COLUMN = f"\\documentclass{{article}}{PREAMBLE}"
-
-
-def compiled(body: str, folder: Path, head: str = ONE_COLUMN) -> str:
-    """LaTeX's log of a document with nothing but these tables; it fails where LaTeX does."""
-    document = f"{head}\\begin{{document}}\n{body}\\end{{document}}"
-    (folder / "paper.tex").write_text(document)
-    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-3000:]
-    return (folder / "paper.log").read_text(errors="replace")
 
 
 def nasty(results: Path) -> None:

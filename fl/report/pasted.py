@@ -1,0 +1,211 @@
+"""The table that a user composes for a paper: chosen methods, metrics and settings.
+
+It is a frame (`values`) first, so that a data frame, Markdown and LaTeX have the same numbers and
+the same entries in bold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import pandas as pd
+
+from fl.base.errors import ConfigError, DataError, Location, unknown_name
+from fl.base.schema import SETTING, StudySetting
+from fl.base.units import quantity
+from fl.report import claims, summaries
+from fl.report.cells import NOTHING, Cell, Column, Row, Table, spread, unit
+from fl.report.facts import Facts
+from fl.report.method_tables import best_means, count_of, denial, main_note, test_metrics
+
+Best = Literal["significant", "mean"]
+"""Which entries are in bold: those that no other is ahead of, or those with the best mean."""
+
+Names = Sequence[str] | str | None
+"""One name, several in the order of the table, or None for all."""
+
+COLUMNS = [*SETTING, "method", "title", "metric", "mean", "sd", "n", "best"]
+"""Columns of `values`."""
+
+
+def values(
+    facts: Facts,
+    methods: Names = None,
+    metrics: Names = None,
+    settings: Names = None,
+    best: Best | None = "significant",
+) -> pd.DataFrame:
+    """Return a row for each setting, method and metric, in the order in which they are named.
+
+    Args:
+        facts: The study; its draws are merged here.
+        methods: Names of entries, or their titles; by default all.
+        metrics: Metrics on test samples; by default the study's.
+        settings: Names of settings as the report's tables have them, or texts or titles of data
+            sets, partitions and models, each of which stands for all settings that have it.
+        best: Which entries are marked; None: none.
+
+    Returns:
+        `COLUMNS`: ``mean`` and ``sd`` over ``n`` draws or seeds, shares as fractions of one, and
+        whether an entry is marked as ``best``, among all entries of the study.
+
+    Raises:
+        ConfigError: For a name that the study does not have, and an empty list.
+        DataError: If no run is complete.
+    """
+    facts = facts.merged_draws or facts
+    place = Location(f"the study {facts.plan.study}")
+    if best is not None and best not in get_args(Best):
+        raise unknown_name(place, "value of best", best, [*get_args(Best), "None"])
+    entries = {method: [method] for method in facts.methods}
+    titles = dict(zip(facts.runs["title"], facts.runs["method"], strict=True))
+    for name, method in [*titles.items(), *((t, m) for m, t in facts.methods.items())]:
+        entries.setdefault(name, [method])
+    recorded = {metric: [metric] for metric in test_metrics(facts)}
+    if not recorded or facts.summary["mean"].isna().all():
+        raise DataError(f"{place}: no run is complete, so that there is no table", advice="run it")
+    chosen_methods = _chosen(place, "method", methods, entries, [*facts.methods])
+    chosen_metrics = _chosen(place, "metric", metrics, recorded, [facts.metric])
+    chosen_settings = _chosen(place, "setting", settings, _settings(facts), facts.settings)
+    rows: list[dict[str, Any]] = []
+    for metric in chosen_metrics:
+        summary = facts.summary if metric == facts.metric else facts.summarise(metric)
+        marked = _marked(facts, metric, summary, best)
+        by_key = {(*(row[k] for k in summaries.KEY),): row for row in summary.to_dict("records")}
+        for setting in chosen_settings:
+            for method in chosen_methods:
+                key = (*setting, method)
+                row = by_key.get(key, {"mean": math.nan, "sd_seeds": math.nan, "n_seeds": 0})
+                about = (facts.methods[method], metric, row["mean"], row["sd_seeds"])
+                rows.append(dict(zip(COLUMNS, (*key, *about, row["n_seeds"], key in marked))))  # noqa: B905
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _settings(facts: Facts) -> dict[str, list[StudySetting]]:
+    """Return the settings by each name that a user may give."""
+    named: dict[str, list[StudySetting]] = {facts.short_name(s): [s] for s in facts.settings}
+    whole = set(named)
+    for setting in facts.settings:
+        titles = (facts.plan.titles.get(k, {}).get(t, t) for k, t in zip(SETTING, setting))  # noqa: B905
+        for name in dict.fromkeys((facts.plan.setting_title(*setting), *setting, *titles)):
+            if name not in whole:
+                named.setdefault(name, []).append(setting)
+    return named
+
+
+def _chosen(
+    place: Location, kind: str, names: Names, known: Mapping[str, Sequence[Any]], default: list[Any]
+) -> list[Any]:
+    """Return what names stand for, each once; the default without names."""
+    if names is None:
+        return default
+    names = [names] if isinstance(names, str) else [*names]
+    if not names:
+        problem = f"is an empty list of {kind}s"
+        raise ConfigError(place / f"{kind}s", problem, advice=f"leave {kind}s= out for the default")
+    for name in names:
+        if name not in known:
+            raise unknown_name(place, kind, name, known)
+    return list(dict.fromkeys(item for name in names for item in known[name]))
+
+
+def _marked(
+    facts: Facts, metric: str, summary: pd.DataFrame, best: Best | None
+) -> set[tuple[str, ...]]:
+    if best is None or len(facts.methods) < 2:
+        return set()
+    if best == "mean":
+        return best_means(summary, metric)
+    return claims.leaders(facts.claims_on(metric), summary, facts.plan.baseline)
+
+
+def table(facts: Facts, frame: pd.DataFrame, best: Best | None = "significant") -> Table:
+    """Return `values` as a table with a caption.
+
+    A single metric has a column for each setting, several have a column each and a group of rows
+    for each setting.
+
+    Args:
+        facts: The study.
+        frame: Its `values`.
+        best: Which entries are marked in it.
+    """
+    facts = facts.merged_draws or facts
+    metrics = [*frame["metric"].unique()]
+    settings = [*frame[SETTING].drop_duplicates().itertuples(index=False, name=None)]
+    by_key = {
+        (*(row[k] for k in (*summaries.KEY, "metric")),): row for row in frame.to_dict("records")
+    }
+    tables = {m: facts.summary if m == facts.metric else facts.summarise(m) for m in metrics}
+    gaps = {
+        (*(row[key] for key in summaries.KEY), metric): summaries.gaps(row)
+        for metric, summary in tables.items()
+        for row in summary.to_dict("records")
+    }
+
+    def cell(setting: StudySetting, method: str, metric: str) -> Cell:
+        key = (*setting, method, metric)
+        row = by_key[key]
+        if math.isnan(row["mean"]):
+            return Cell(NOTHING, remark=gaps.get(key, ""))
+        text = spread(row["mean"], row["sd"], metric)
+        return Cell(text, best=bool(row["best"]), remark=gaps.get(key, ""))
+
+    titles = dict(zip(frame["method"], frame["title"], strict=True))
+    several, rows = len(metrics) > 1, list[Row]()
+    for setting in settings if several else [()]:
+        if several and len(settings) > 1:
+            rows.append(Row(facts.short_name(setting), kind="heading"))
+        places = [(setting, m) for m in metrics] if several else [(s, metrics[0]) for s in settings]
+        rows += [Row(t, tuple(cell(s, m, k) for s, k in places)) for m, t in titles.items()]
+    heads = (
+        [unit(m) for m in metrics]
+        if several
+        else ["\n".join(facts.names.distinct[s]) for s in settings]
+    )
+    columns = (Column("Method", True), *map(Column, heads))
+    notes = [main_note(facts, metric, summary) for metric, summary in tables.items()]
+    if several and len(settings) == 1:
+        notes.append(f"Setting: {facts.short_name(settings[0])}.")
+    note = " ".join(dict.fromkeys(filter(None, notes)))
+    text = caption(facts, metrics, tables[metrics[0]], best)
+    return Table("results", text, columns, tuple(rows), note=note, scope=facts.common_note)
+
+
+def caption(facts: Facts, metrics: Sequence[str], summary: pd.DataFrame, best: Best | None) -> str:
+    """Return sentences on what the numbers are, which of them are in bold, and by which test."""
+    named = f"test {unit(metrics[0])}" if len(metrics) == 1 else "values on test samples"
+    of = f"Final {named}: mean over clients, then mean ± standard deviation over "
+    of += f"{count_of(facts, summary)}."
+    if best is None or len(facts.methods) < 2:
+        return of
+    if best == "mean":
+        denied = denial(facts, metrics[0]) if len(metrics) == 1 else ""
+        return f"{of} Bold: the best mean of each setting{denied}."
+    frames = [facts.claims_on(metric) for metric in metrics]
+    frame = pd.concat(frames)
+    tested = frame[claims.able(frame)]
+    if tested.empty:
+        units = int(frame["n"].max()) if len(frame) else 0
+        why = "no comparison could be tested"
+        if claims.smallest_p(units) > claims.LEVEL:
+            why = f"{quantity(units, facts.replicates[:-1])} cannot show a difference"
+        return f"{of} Nothing is in bold: {why}."
+    counts = [int(claims.able(one).sum()) for one in frames]
+    family = f"the {counts[0]} comparisons of the study"
+    if len(metrics) > 1:
+        families = (f"{n} by {m.replace('_', ' ')}" for n, m in zip(counts, metrics, strict=True))
+        family = f"all comparisons by one metric ({', '.join(families)})"
+    bold = "no other method is ahead"
+    if facts.plan.baseline in facts.methods:
+        title = facts.methods[facts.plan.baseline]
+        bold = f"ahead of {title}, the baseline; where none is, all that {title} is not ahead of"
+    equal = int((tested["p_equal"] <= claims.LEVEL).sum())
+    text = f"{of} Bold: {bold}. Test: {claims.test_rule(tested)}, at {100 * claims.LEVEL:g} %, "
+    text += f"corrected for {family} by step-down maxT"
+    if tested["p_equal"].notna().any():
+        text += f"; {equal or 'none'} of them are equal within {100 * claims.MARGIN:g} point, by "
+        text += "two one-sided tests"
+    return f"{text}."
