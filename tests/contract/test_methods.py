@@ -17,7 +17,7 @@ import torch.nn.functional as F
 import worlds
 from planning import Planned
 from short import SENDS_OWN, VARIANTS
-from torch import Tensor
+from torch import Tensor, nn
 from worlds import world
 
 from fl.api import trees
@@ -31,6 +31,7 @@ from fl.cli import catalogue
 from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
 from fl.engine.state import PhaseSchedule, State
+from fl.pytorch import portable
 from fl.runner.stack import Stack
 from fl.store import checkpoint
 
@@ -41,6 +42,16 @@ TRAINED = [name for name in METHODS if world(name).method.passes]
 ALONE = [name for name in TRAINED if DECLARED[name].independent]
 CENTRAL = ("finetune", "finetune-bn", "local")
 """Those that do what a loop of PyTorch does, with the run's optimizer."""
+
+ONE_SERVER = "the clients of one run multiply by a matrix of their server in one product"
+OTHER_BITS = {
+    "apple": ONE_SERVER,
+    "fedgen": ONE_SERVER,
+    "finetune-l2p": ONE_SERVER,
+    "gpfl": ONE_SERVER,
+    "fedsr": "softplus computes the last numbers of a stack, which fill no vector, by other code",
+}
+"""Methods whose bits depend on the size of a stack, and why."""
 
 every_method = pytest.mark.parametrize("method", METHODS)
 every_trained_method = pytest.mark.parametrize("method", TRAINED)
@@ -98,6 +109,29 @@ def test_seeds_in_one_stack_are_the_runs_that_they_are_alone(method: str) -> Non
     seeds = (worlds.SEED, worlds.SEED + 1)
     alone = {worlds.SEED: worlds.looped(method, "cnn")}
     worlds.together({seed: world(method, "cnn", seed=seed) for seed in seeds}, alone)
+
+
+@every_trained_method
+def test_a_stack_of_any_size_gives_a_run_the_same_bits(method: str) -> None:
+    """In portable arithmetic, for networks of linear layers, however many runs are in the stack."""
+    seeds = (worlds.SEED, worlds.SEED + 1, worlds.SEED + 2)
+    runs = {seed: world(method, "mlp", seed=seed, precision="float32") for seed in seeds}
+    if not portable.is_portable():
+        pytest.skip("this process computes natively")
+    if runs[worlds.SEED].network.layers(nn.Conv2d):
+        pytest.skip("convolutions fold the clients into channels")
+    [*_, together] = simulate.lockstep(
+        runs, {seed: run.begin() for seed, run in runs.items()}, 0, "stacked"
+    )
+    distances = []
+    for seed, run in runs.items():
+        [*_, alone] = simulate.rounds(run, run.begin(), 0, "stacked")
+        pair = worlds.tree(alone.state), worlds.tree(together[seed].state)
+        distances.append(worlds.distance(*pair))
+    if method in OTHER_BITS:
+        assert 0 < max(distances) < 1e-5, OTHER_BITS[method]
+    else:
+        assert max(distances) == 0
 
 
 @pytest.mark.parametrize("method", ["ditto", "fedfm", "fedsac", "fedlgd"])
