@@ -125,6 +125,22 @@ def test_gradient_by_weights_that_a_loss_does_not_use_is_zero() -> None:
         assert torch.allclose(found["used"], 2 * stack["used"])
 
 
+def test_scratch_takes_what_is_added_and_other_trees_stay() -> None:
+    tree = {"w": tensor([1.0, 2.0]), "inner": {"b": tensor(3.0)}}
+    addend = {"w": tensor([1.0, 1.0]), "inner": {"b": tensor(1.0)}}
+    expected = {"w": tensor([-1.0, 0.0]), "inner": {"b": tensor(1.0)}}
+    assert is_tree(trees.add(tree, addend, -2), expected) and tree["w"].tolist() == [1.0, 2.0]
+    scratch = trees.Scratch.of(tree, in_place=True)
+    assert trees.add(scratch, addend, -2) is scratch
+    assert is_tree(dict(scratch), expected) and tree["w"].tolist() == [-1.0, 0.0]
+
+
+def test_trees_share_memory_if_one_tensor_is_a_view_of_another() -> None:
+    view = {"terms": {"part": A["w"][1:]}}
+    assert trees.share_memory(A, view)
+    assert not trees.share_memory(A, {"terms": {"part": A["w"][1:].clone()}})
+
+
 def test_squared_distance_is_over_all_leaves() -> None:
     assert float(trees.squared_distance(A, B)) == 9.0**2 + 18.0**2 + 27.0**2
     assert float(trees.squared_distance(A, A)) == 0.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from folded import CLIENTS, IMAGES, LAYERS, equal, passed, with_gradients
-from torch import nn
+from torch import Tensor, nn
 
 from fl.api import trees
 from fl.api.network import Network
@@ -106,3 +106,43 @@ def test_what_is_to_be_done_between_layers_is_done() -> None:
 
     given = trees.vmap(outputs, (0, 0))(variables, {"x": x})["outputs"]
     torch.testing.assert_close(given, variables["params"]["2.bias"][:, None].expand_as(given))
+
+
+def far_from_one(outputs: Tensor, label: Tensor) -> Tensor:
+    return ((outputs.flatten(1).sum(1) - label) ** 2).sum()
+
+
+@pytest.mark.parametrize("name", ["numbers", "images as numbers", "one layer twice", "in place"])
+def test_squared_gradients_are_those_of_each_sample(name: str) -> None:
+    """By hand for linear layers, and by autograd for the others; of one client, and of a stack."""
+    make, shape = SEQUENCES[name]
+    network = Network(make, torch.float64)
+    variables = trees.stack([network.init(seed) for seed in range(CLIENTS)])
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(CLIENTS, 4, *shape, dtype=torch.float64, generator=draw)
+    y = torch.randn(CLIENTS, 4, dtype=torch.float64, generator=draw)
+
+    def squares(variables: trees.Tree, batch: trees.Tree) -> dict[str, Tensor]:
+        params, buffers = variables["params"], variables["buffers"]
+        return {
+            "squares": network.squared_gradients(
+                params, buffers, batch["x"], batch["y"], far_from_one
+            )
+        }
+
+    def of_sample(client: int, sample: int) -> Tensor:
+        own = trees.take(variables, client)
+        params = trees.apply(lambda w: w.clone().requires_grad_(), own["params"])
+        outputs = network.eval(params, own["buffers"], x[client, sample][None]).outputs
+        slopes = torch.autograd.grad(
+            far_from_one(outputs, y[client, sample][None]), trees.leaves(params)
+        )
+        return torch.stack([slope.square().sum() for slope in slopes]).sum()
+
+    expected = torch.stack(
+        [torch.stack([of_sample(k, i) for i in range(4)]) for k in range(CLIENTS)]
+    )
+    stacked = trees.vmap(squares, (0, 0))(variables, {"x": x, "y": y})["squares"]
+    torch.testing.assert_close(stacked, expected)
+    alone = squares(trees.take(variables, 1), {"x": x[1], "y": y[1]})["squares"]
+    torch.testing.assert_close(alone, expected[1])
