@@ -124,7 +124,8 @@ def test_a_crop_gives_the_angles_of_some_features_that_are_the_same_for_both() -
     np.testing.assert_allclose(kept @ kept.mT, np.eye(2)[None].repeat(2, 0), atol=1e-13)
     angle = float(complementarity(kept)[0, 1])
     every = [cosine_of_kept(bases, some) for some in itertools.combinations(range(6), 3)]
-    assert sum(abs(angle - cosine) < 1e-9 for cosine in every) == 1
+    # NumPy loses half of the digits of an angle whose cosine is near 1.
+    assert sum(abs(angle - cosine) < 1e-8 for cosine in every) == 1
 
 
 def test_noise_on_directions_is_a_clients_own_and_as_large_as_said() -> None:
