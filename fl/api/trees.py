@@ -351,9 +351,9 @@ def interpolate(first: AnyTree, second: Tree, share: Tensor) -> AnyTree:
     """Return first + share (second - first) of two trees of one structure.
 
     Args:
-        first: A tree of ONE client.
+        first: A tree of ONE client, or of a stack.
         second: The other tree.
-        share: A scalar.
+        share: A scalar, or [clients] for a stack.
     """
     return apply(lambda a, b: folding.interpolate(a, b, share), first, second)
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from fl.api import (
     AdaptiveTerm,
+    Batch,
     BuildContext,
     Forward,
     Method,
@@ -46,8 +47,10 @@ from fl.api import (
     recipe,
     shared_model,
     single_pass,
+    stack_gradients_of,
     task_loss,
     trees,
+    with_stack_gradients,
 )
 
 
@@ -128,6 +131,27 @@ class APFL:
             params = {**work["params"], "personal_params": next_own}
             return {**work, "params": params, "first": 0 * work["first"]}
 
+        def gradients(
+            server: RecipeServer, work: APFLWork, batch: Batch
+        ) -> tuple[Tensor, Tree, Tree] | None:
+            """By v, alpha g; by alpha, <g, v - w>; with g the gradient by the mixture."""
+            own_params = cast(OwnModel, work["params"]["personal_params"])
+            w = {name: work["params"][name] for name in network.names["params"]}
+            v, alpha = own_params["v"], own_params["alpha"]
+            mixed = by_hand and by_hand(server, {**work, "params": mixture(own_params, w)}, batch)
+            shared = by_hand and by_hand(server, {**work, "params": w}, batch)
+            if not mixed or not shared:
+                return None
+            own_loss, g, statistics = mixed
+            loss, grads, aux = shared
+            slope = trees.inner_products(g, v) - trees.inner_products(g, w)
+            by_v = trees.apply(lambda leaf: leaf.mul_(trees.align(alpha, leaf)), g)
+            return (
+                loss + own_loss,
+                {**grads, "personal_params": {"v": by_v, "alpha": slope}},
+                {**aux, "terms": {"mixture": {"buffers": statistics["buffers"]}}},
+            )
+
         def predict(models: APFLModels, memory: Tree, x: Tensor) -> Tensor:
             v, alpha = models["personal_params"]["v"], models["personal_params"]["alpha"]
             personal = network.eval(v, models["own_buffers"], x)
@@ -135,7 +159,10 @@ class APFL:
             return alpha * personal.outputs + (1 - alpha) * shared.outputs
 
         view = mixed_model if self.mixed == "weights" else Predictor(both_models, predict)
+        by_hand = stack_gradients_of(single_pass(recipe(context)).loss)
         step = replace(local, begin=begin, update=update)
+        if self.mixed == "weights" and not context.terms:
+            step = replace(step, loss=with_stack_gradients(local.loss, gradients))
         return replace(base, passes=(step,), views={"global": shared_model, "personal": view})
 
     def own_model(self, variables: Variables) -> OwnModel:

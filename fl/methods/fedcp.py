@@ -206,8 +206,8 @@ def mixed_outputs(
 
 def kernel_discrepancy(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
     """Return the squared maximum mean discrepancy of weighted rows [b, d], with bias, a scalar."""
-    shares, widths = weight / weight.sum().clamp(min=1), x.new_tensor(BANDWIDTHS)
+    shares = weight / weight.sum().clamp(min=1)
     squares = torch.stack([pairwise_distances(a, b) for a, b in ((x, x), (y, y), (x, y))])
-    kernels = (squares[..., None] / (-2 * widths)).exp().sum(-1)
+    kernels = torch.stack([squares / (-2 * width) for width in BANDWIDTHS]).exp().sum(0)
     mean_xx, mean_yy, mean_xy = (shares @ kernels * shares).sum(-1).unbind()
     return mean_xx + mean_yy - 2 * mean_xy

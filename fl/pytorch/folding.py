@@ -192,13 +192,14 @@ def interpolate(first: Tensor, second: Tensor, share: Tensor) -> Tensor:
     """Return first + share (second - first), like `torch.lerp`.
 
     Args:
-        first: A tensor of one client.
+        first: A tensor of one client, or a stack.
         second: A tensor of the same shape.
-        share: A scalar.
+        share: A scalar, or one for each client of a stack.
     """
     unwrapped = unwrap_stacks(first, second, share, client_dim=0)
     if unwrapped is None:
-        return torch.lerp(first, second, share)
+        ones = (1,) * (first.dim() - share.dim())
+        return torch.lerp(first, second, share.reshape(share.shape + ones))
     level, stacks = unwrapped
     result = torch_internals.call_outside_transforms(_StackedInterpolation.apply, *stacks)
     return torch_internals.add_batch_dim(result, 0, level)
