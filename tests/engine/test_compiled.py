@@ -26,6 +26,7 @@ from fl.methods.fedavg import FedAvg
 from fl.models.lstm import LSTM
 
 CPU = torch.device("cpu")
+PROGRAMS = Path(__file__).parents[2] / ".cache" / "torchinductor"
 compiles = pytest.mark.skipif(
     not compiled.is_available(CPU), reason="torch.compile needs a C++ compiler"
 )
@@ -33,7 +34,12 @@ compiles = pytest.mark.skipif(
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many programs have been compiled so far; they are short, which makes that quick."""
+    """How many programs have been compiled so far; they are short, which makes that quick.
+
+    They are kept in this clone: in the folder that all processes share, one that was killed while
+    it wrote a program left one that computes garbage.
+    """
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(PROGRAMS))
     monkeypatch.setattr(compiled, "STEPS_PER_PROGRAM", 2)
     torch._dynamo.reset()
     counters.clear()
