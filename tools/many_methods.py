@@ -5,6 +5,7 @@ The study is the first block of Python on the page; its report has the pictures.
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 from pathlib import Path
@@ -31,4 +32,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser("python -m tools.many_methods", description=__doc__).parse_args()
     main()
