@@ -143,7 +143,9 @@ class Update(Protocol[Work]):
 def consumes_gradients(update: Marked) -> Marked:
     """Mark an update that lets its results overwrite the memory of the gradients.
 
-    The update then gets gradients as `fl.api.trees.Scratch`.
+    The update then gets gradients as `fl.api.trees.Scratch`. From the second step of a pass on, the
+    weights and the state of the optimizer are overwritten, too. So the update must not keep the
+    weights that it gets, without a copy, in another entry of the work tree.
     """
     setattr(update, "consumes_gradients", True)  # noqa: B010
     return update

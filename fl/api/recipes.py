@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, cached_property, reduce
 from operator import add
 from typing import Any, NotRequired, Protocol, TypedDict
 
@@ -311,9 +311,14 @@ class _RecipeBuilder:
     @property
     def is_by_hand(self) -> bool:
         """Whether the loss is that of the task, and at most of terms with known gradients."""
-        terms = [term for term in self.stateless_terms if not isinstance(term, WeightTerm)]
+        others = [term for term in self.stateless_terms if not isinstance(term, WeightTerm)]
         added = (self.adaptive_terms, self.personal_params, self.shared_params, *self.alterations)
-        return terms == [task_loss] and not any(added)
+        return others == [task_loss] and not any(added)
+
+    @cached_property
+    def weight_terms(self) -> list[WeightTerm]:
+        """The terms of weights alone, whose gradients are known."""
+        return [term for term in self.stateless_terms if isinstance(term, WeightTerm)]
 
     def trained_and_frozen(
         self, training_pass: TrainingPass, server: RecipeServer, client: RecipeClient
@@ -405,10 +410,9 @@ class _RecipeBuilder:
         if found is None:
             return None
         losses, grads = found
-        for term in self.stateless_terms:
-            if isinstance(term, WeightTerm):
-                params = {**work["frozen"], **work["params"]}
-                losses = losses + term.add_gradient(server, work, params, grads)
+        params = {**work["frozen"], **work["params"]}
+        for term in self.weight_terms:
+            losses = losses + term.add_gradient(server, work, params, grads)
         return losses, grads, {"buffers": work["buffers"], "terms": {}}
 
     @torch.enable_grad()
@@ -426,10 +430,10 @@ class _RecipeBuilder:
     def update(
         self, server: RecipeServer, work: RecipeWork, grads: Tree, aux: StepResults, lr: Rate
     ) -> RecipeWork:
-        states = {"terms": work.get("terms", {}), "statistics": aux.get("terms", {})}
-        if isinstance(grads, trees.Scratch) and trees.share_memory(work["params"], states):
-            # A term's state that refers to the weights keeps them.
-            grads = trees.Scratch(grads)
+        if self.adaptive_terms and isinstance(grads, trees.Scratch):
+            states = {"terms": work["terms"], "statistics": aux["terms"]}
+            if trees.share_memory(work["params"], states):
+                grads = trees.Scratch(grads)  # A state that refers to the weights keeps them.
         params, state = self.optimizer.step(work["params"], grads, work["optimizer"], lr)
         for term in self.adaptive_terms:
             if term.refresh is None:

@@ -355,7 +355,7 @@ def interpolate(first: AnyTree, second: Tree, share: Tensor) -> AnyTree:
         second: The other tree.
         share: A scalar, or [clients] for a stack.
     """
-    return apply(lambda a, b: folding.interpolate(a, b, share), first, second)
+    return apply(lambda a, b: torch.lerp(a, b, align(share, a)), first, second)
 
 
 def gradient(

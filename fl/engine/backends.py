@@ -122,7 +122,7 @@ def _train_client(
         loss, aux = pass_.loss(server, work, batch)
         if observe:
             observe(row, step, loss)
-        grads = _gradients(work, loss, stack.training.clip_norm)
+        grads = clipped(_gradients(work, loss), stack.training.clip_norm, stacked=False)
         work = _update(pass_, server, work, grads, aux, stack.lr(step, steps), step)
         total = total + loss.detach()
         for number, refresh in _refreshes_after(pass_, step):
@@ -142,9 +142,7 @@ def stacked(pass_: Pass, stack: ClientStack) -> PassResult:
     # Only this variable refers to the trees, so that a step frees the trees that it replaces.
     active = _ActiveClients.from_stack(pass_, stack, rows)
     batches = Batches(pass_, schedule, stack.arrays, active.models)
-    objective = trees.vmap(pass_.loss, (*stack.dims, 0))
-    by_hand_of = stack_gradients_of(pass_.loss)
-    reference = pass_.reference and trees.vmap(pass_.reference, (*stack.dims, 0))
+    gradients_of = _stack_gradients(pass_, stack.dims)
     rates = _rates(replace(stack, schedule=schedule))
     finished: list[Tree] = []
     totals = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
@@ -152,26 +150,45 @@ def stacked(pass_: Pass, stack: ClientStack) -> PassResult:
         if count < active.count:
             finished.append(trees.take(active.work, slice(count, active.count)))
             active = active.first(count)
-        by_hand = by_hand_of and by_hand_of(active.server, active.work, batch)
-        if by_hand:
-            losses, grads, aux = by_hand
-            grads = clipped(grads, stack.training.clip_norm, stacked=True)
-        else:
-            active = replace(active, work=_differentiable(active.work))
-            inputs = add_reference_outputs(reference, active.server, active.work, batch)
-            losses, aux = objective(active.server, active.work, inputs)
-            grads = _gradients(active.work, losses, stack.training.clip_norm)
+        losses, grads, aux = gradients_of(active.server, active.work, batch)
+        grads = clipped(grads, stack.training.clip_norm, stacked=True)
         if not step:
             active = active.match_layout(grads)
         lr = rates[step, :count] if isinstance(rates, Tensor) else rates
         work = _update(pass_, active.server, active.work, grads, aux, lr, step)
         active = replace(active, work=work)
-        totals[:count].add_(losses.detach())
-        del work, by_hand, losses, aux, grads  # Before the next step needs as much memory.
+        totals[:count].add_(losses)
+        del work, losses, aux, grads  # Before the next step needs as much memory.
         active = _apply_refreshes(pass_, active, batches, step)
     original_order = torch.argsort(rows)
     work = trees.take(trees.concatenate([active.work, *reversed(finished)]), original_order)
     return _end_stack(pass_, stack, work, totals[original_order])
+
+
+def _stack_gradients(
+    pass_: Pass, dims: tuple[int | None, int]
+) -> Callable[[Tree, Tree, Batch], tuple[Tensor, Tree, Tree]]:
+    """Return a function that computes losses, gradients and ``aux`` of a step of a stack.
+
+    Args:
+        pass_: The pass.
+        dims: See `ClientStack.dims`.
+    """
+    objective = trees.vmap(pass_.loss, (*dims, 0))
+    by_hand = stack_gradients_of(pass_.loss)
+    reference = pass_.reference and trees.vmap(pass_.reference, (*dims, 0))
+
+    def by_autograd(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree, Tree]:
+        work = _differentiable(work)
+        inputs = add_reference_outputs(reference, server, work, batch)
+        losses, aux = objective(server, work, inputs)
+        return losses.detach(), _gradients(work, losses), aux
+
+    def compute(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree, Tree]:
+        known = by_hand and by_hand(server, work, batch)
+        return known or by_autograd(server, work, batch)
+
+    return compute
 
 
 def _end_stack(pass_: Pass, stack: ClientStack, work: Tree, totals: Tensor) -> PassResult:
@@ -361,7 +378,7 @@ class NothingToTrain(FedloomError):
     """The error for a pass that trains no weight."""
 
 
-def _gradients(work: Tree, losses: Tensor, clip_norm: float | None) -> Tree:
+def _gradients(work: Tree, losses: Tensor) -> Tree:
     """Return the gradient of the loss, or of each client's loss, [m], by ``params``.
 
     Raises:
@@ -380,7 +397,7 @@ def _gradients(work: Tree, losses: Tensor, clip_norm: float | None) -> Tree:
         pairs = zip(trees.names(params), grads, strict=True)
         unused = [name for name, slope in pairs if slope is None]
         raise FedloomError(f"no gradient reaches {', '.join(unused[:5])}", advice=advice)
-    return clipped(trees.unflatten(params, grads), clip_norm, stacked=losses.dim() > 0)
+    return trees.unflatten(params, grads)
 
 
 def _update(

@@ -18,7 +18,13 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import COUNTS, BuildContext, MeanBased, Method, Pass, Sweep
-from fl.api.protocols import Batch, consumes_gradients, is_consuming_gradients
+from fl.api.protocols import (
+    Batch,
+    consumes_gradients,
+    is_consuming_gradients,
+    stack_gradients_of,
+    with_stack_gradients,
+)
 from fl.api.trees import Rate, Tree
 from fl.api.uploads import (
     UPLOAD_STATE,
@@ -412,6 +418,10 @@ class _FilteredMethod:
                 batch = {**batch, "y": torch.where(is_attacker, changed["y"], batch["y"])}
             return pass_.loss(without_upload_state(server), without_upload_state(work), batch)
 
+        def gradients(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree, Tree] | None:
+            inner_trees = map(without_upload_state, (server, work))
+            return by_hand(*inner_trees, batch) if by_hand else None
+
         def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
             inner_work = without_upload_state(work)
             new_work = pass_.update(without_upload_state(server), inner_work, grads, aux, lr)
@@ -428,7 +438,10 @@ class _FilteredMethod:
 
         if is_consuming_gradients(pass_.update):
             update = consumes_gradients(update)
-        return replace(pass_, begin=begin, loss=loss, update=update, end=end)
+        by_hand = stack_gradients_of(pass_.loss)
+        is_by_hand = by_hand and not self.attacks  # An attack changes batches.
+        marked_loss = with_stack_gradients(loss, gradients) if is_by_hand else loss
+        return replace(pass_, begin=begin, loss=marked_loss, update=update, end=end)
 
 
 def _drop_empty(states: Mapping[str, Tree]) -> dict[str, Tree]:

@@ -169,6 +169,6 @@ class AgainstDrift:
         self, server: RecipeServer, work: FedDynWork, params: Weights, grads: Weights
     ) -> Tensor:
         """Add -g_k to the gradients, see `fl.api.term.WeightTerm`."""
-        for name, slope in grads.items():
-            slope.sub_(work["drift"][name])
+        for name in grads.keys() & work["drift"].keys():
+            grads[name].sub_(work["drift"][name])
         return -trees.inner_products({name: params[name] for name in work["drift"]}, work["drift"])

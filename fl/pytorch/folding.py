@@ -188,44 +188,6 @@ class _StackedProducts(torch.autograd.Function):
         )
 
 
-def interpolate(first: Tensor, second: Tensor, share: Tensor) -> Tensor:
-    """Return first + share (second - first), like `torch.lerp`.
-
-    Args:
-        first: A tensor of one client, or a stack.
-        second: A tensor of the same shape.
-        share: A scalar, or one for each client of a stack.
-    """
-    unwrapped = unwrap_stacks(first, second, share, client_dim=0)
-    if unwrapped is None:
-        ones = (1,) * (first.dim() - share.dim())
-        return torch.lerp(first, second, share.reshape(share.shape + ones))
-    level, stacks = unwrapped
-    result = torch_internals.call_outside_transforms(_StackedInterpolation.apply, *stacks)
-    return torch_internals.add_batch_dim(result, 0, level)
-
-
-class _StackedInterpolation(torch.autograd.Function):
-    """`interpolate` of stacks, whose gradient takes fewer passes over memory than autograd's."""
-
-    @staticmethod
-    def forward(ctx: Any, first: Tensor, second: Tensor, share: Tensor) -> Tensor:
-        """Return the tensors between, of the shape of ``first``; share is [clients]."""
-        ctx.save_for_backward(first, second, share)
-        return torch.lerp(first, second, _align(share, first))
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients, which can be differentiated again."""
-        first, second, share = ctx.saved_tensors
-        needs_first, needs_second, needs_share = ctx.needs_input_grad
-        return (
-            slope * _align(1 - share, slope) if needs_first else None,
-            slope * _align(share, slope) if needs_second else None,
-            _products(slope, second) - _products(slope, first) if needs_share else None,
-        )
-
-
 def _align(scalars: Tensor, stack: Tensor) -> Tensor:
     """Return one number per client in a shape that multiplies a stack."""
     return scalars.view(-1, *[1] * (stack.dim() - 1))

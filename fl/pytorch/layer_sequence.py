@@ -26,6 +26,7 @@ from fl.pytorch.folding import (
 )
 
 threshold_backward = torch.ops.aten.threshold_backward.default
+"""PyTorch's gradient of ReLU: (slope, outputs, 0) -> the slope where outputs are above 0."""
 
 FOLDED_LAYERS = {nn.Conv2d, nn.BatchNorm2d} | POOLS
 """Layers that take a stack of clients as more channels of one image."""
@@ -50,8 +51,8 @@ class LayerSequence:
 
     def __init__(self, module: nn.Module, channels_last: bool) -> None:
         layers = _with_cheap_relus([*_layers(module)])
-        self._steps, self._channels_last = [*_steps(layers)], channels_last
-        self._names = {layer: name for name, layer in module.named_modules()}
+        names = {layer: name for name, layer in module.named_modules()}
+        self._steps, self._channels_last = [*_steps(layers, names)], channels_last
         self.head: nn.Module | None = None
         self._has_images = any(type(layer) in FOLDED_LAYERS for layer in layers)
         self._folded_names = {
@@ -91,7 +92,7 @@ class LayerSequence:
         clients, folded = len(x), False
         features: Tensor | None = None
         for step in self._steps:
-            if isinstance(step, DenseLayers) and not folded and _is_dense(x):
+            if isinstance(step, DenseLayers) and not folded and _is_dense(x, 3):
                 x, inputs = step.outputs(x)
                 features = inputs.get(self.head, features)
                 continue
@@ -124,12 +125,8 @@ class LayerSequence:
         Returns:
             The losses and the gradients by name; None if this is no sequence of linear layers.
         """
-        first, *others = self._steps
-        if type(first) is nn.Flatten and others:
-            x, first, *others = x.flatten(2), *others
-        if others or not isinstance(first, DenseLayers) or not _is_dense(x):
-            return None
-        return first.gradients(self._names, variables, trained, x, loss)
+        dense, x = self._dense_layers(x, sample_dim=2)
+        return None if dense is None else dense.gradients(variables, trained, x, loss)
 
     def squared_gradients(
         self, variables: Mapping[str, Tensor], x: Tensor, slopes_of: Callable[[Tensor], Tensor]
@@ -145,12 +142,24 @@ class LayerSequence:
         Returns:
             None if this is no sequence of linear layers, or if one is called twice.
         """
+        dense, x = self._dense_layers(x, sample_dim=1)
+        if dense is None or dense.repeats:
+            return None
+        return dense.squared_gradients(variables, x, slopes_of)
+
+    def _dense_layers(self, x: Tensor, sample_dim: int) -> tuple[DenseLayers | None, Tensor]:
+        """Return the layers as one step, and its inputs; no layers if they are more than that.
+
+        Args:
+            x: Inputs of the sequence.
+            sample_dim: First dimension of a sample.
+        """
         first, *others = self._steps
         if type(first) is nn.Flatten and others:
-            x, first, *others = x.flatten(1), *others
-        if others or not isinstance(first, DenseLayers) or first.repeats or x.dim() != 2:
-            return None
-        return first.squared_gradients(self._names, variables, x, slopes_of)
+            x, first, *others = x.flatten(sample_dim), *others
+        if others or not isinstance(first, DenseLayers) or not _is_dense(x, sample_dim + 1):
+            return None, x
+        return first, x
 
     def _outputs(self, layer: nn.Module, x: Tensor, clients: int) -> Tensor:
         """Return the outputs of one layer for inputs in the form that it takes."""
@@ -166,10 +175,10 @@ class LayerSequence:
         return outputs
 
 
-def _is_dense(x: Tensor) -> bool:
-    """Whether `DenseLayers` takes inputs; autocast chooses types for each operation."""
+def _is_dense(x: Tensor, dims: int) -> bool:
+    """Whether `DenseLayers` takes inputs of so many dimensions; autocast would choose types."""
     is_plain = x.device.type == "meta" or not torch.is_autocast_enabled(x.device.type)
-    return x.dim() == 3 and is_plain
+    return x.dim() == dims and is_plain
 
 
 class DenseLayers:
@@ -178,12 +187,17 @@ class DenseLayers:
     Attributes:
         layers: The layers.
         repeats: Whether a linear layer is called twice.
+
+    Args:
+        layers: The layers.
+        names: Names of all layers in the module.
     """
 
-    def __init__(self, layers: Sequence[nn.Module]) -> None:
+    def __init__(self, layers: Sequence[nn.Module], names: Mapping[nn.Module, str]) -> None:
         self.layers = tuple(layers)
         places = [i for i, layer in enumerate(layers) if isinstance(layer, nn.Linear)]
         self._linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+        self._variables = [f"{names[n]}.{v}" for n in self._linear for v in ("weight", "bias")]
         self.repeats = len({*self._linear}) < len(self._linear)
         self._rectified = tuple(end - begin > 1 for begin, end in pairwise([*places, len(layers)]))
 
@@ -199,34 +213,28 @@ class DenseLayers:
 
     def gradients(
         self,
-        names: Mapping[nn.Module, str],
         variables: Mapping[str, Tensor],
         trained: Collection[str],
         x: Tensor,
         loss: Callable[[Tensor], tuple[Tensor, Tensor]],
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return losses and their gradients by the trained weights, see `LayerSequence`."""
-        places = [f"{names[layer]}.{v}" for layer in self._linear for v in ("weight", "bias")]
-        tensors = [variables.get(place) for place in places]
+        tensors = [variables.get(name) for name in self._variables]
         weights: Any = tensors[::2]
         inputs = _dense_inputs(self._rectified, x, weights, tensors[1::2])
         losses, slope = loss(inputs[-1])
         slopes = (*[None] * (len(weights) - 1), slope)
-        needs = [place in trained for place in places]
-        found = _dense_gradients(self._rectified, inputs, weights, slopes, False, needs)[1]
+        needs = [name in trained for name in self._variables]
+        _, by_call = _dense_gradients(self._rectified, inputs, weights, slopes, False, needs)
         gradients: dict[str, Tensor] = {}
-        for place, gradient in zip(places, found, strict=True):
+        for name, gradient in zip(self._variables, by_call, strict=True):
             if gradient is not None:  # A layer that is called twice has two gradients.
-                before = gradients.get(place)
-                gradients[place] = gradient if before is None else before + gradient
+                before = gradients.get(name)
+                gradients[name] = gradient if before is None else before + gradient
         return losses, gradients
 
     def squared_gradients(
-        self,
-        names: Mapping[nn.Module, str],
-        variables: Mapping[str, Tensor],
-        x: Tensor,
-        slopes_of: Callable[[Tensor], Tensor],
+        self, variables: Mapping[str, Tensor], x: Tensor, slopes_of: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """Return the squared lengths of the samples' gradients, see `LayerSequence`.
 
@@ -234,8 +242,9 @@ class DenseLayers:
         the layer's outputs and its inputs. The squared length is that of both, multiplied.
         """
         inputs = [x]
-        weights = [variables[f"{names[layer]}.weight"] for layer in self._linear]
-        biases = [variables.get(f"{names[layer]}.bias") for layer in self._linear]
+        tensors = [variables.get(name) for name in self._variables]
+        weights: Any = tensors[::2]
+        biases = tensors[1::2]
         for weight, bias, has_relu in zip(weights, biases, self._rectified, strict=True):
             outputs = linear(inputs[-1], weight, bias)
             inputs.append(outputs.relu() if has_relu else outputs)
@@ -369,7 +378,9 @@ def _with_cheap_relus(layers: list[nn.Module]) -> list[nn.Module]:
     return layers
 
 
-def _steps(layers: Sequence[nn.Module]) -> Iterator[nn.Module | DenseLayers]:
+def _steps(
+    layers: Sequence[nn.Module], names: Mapping[nn.Module, str]
+) -> Iterator[nn.Module | DenseLayers]:
     """Yield the layers in the order of calls, with neighbouring linear ones as one."""
     dense: list[nn.Module] = []
     for layer in (*layers, None):
@@ -377,7 +388,7 @@ def _steps(layers: Sequence[nn.Module]) -> Iterator[nn.Module | DenseLayers]:
             dense.append(layer)
             continue
         if dense:
-            yield DenseLayers(dense)
+            yield DenseLayers(dense, names)
             dense = []
         if layer is not None:
             yield layer

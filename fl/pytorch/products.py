@@ -1,9 +1,9 @@
 """Products of stacked matrices on a CPU, by NumPy's library of linear algebra.
 
-On one thread, OpenBLAS, which NumPy brings along, multiplies the small matrices of a stack of
-clients faster than MKL, which PyTorch calls. It gives the same bits on all processors with AVX2 if
-it is told to use the instructions of one of them (`fl.base.arithmetic`), at no loss of time where
-MKL then takes twice as long (docs/results/benchmarks.md).
+OpenBLAS, which NumPy brings along, gives the same bits on all processors with AVX2 if it is told to
+use the instructions of one of them (`fl.base.arithmetic`), at little loss of time, where MKL, which
+PyTorch calls, takes about twice as long (``python -m bench.arithmetic``). On one thread of an AMD
+EPYC it multiplies the small matrices of a stack of clients faster than MKL natively, too.
 """
 
 from __future__ import annotations
@@ -61,12 +61,16 @@ def _transposed(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def is_by_numpy(tensor: Tensor) -> bool:
-    """Whether NumPy multiplies: on one thread of a CPU, unless autograd or a counter looks on."""
+    """Whether NumPy multiplies: on one thread of a CPU, and where no other program looks on.
+
+    These are autograd, autocast, which chooses types, and a counter of operations.
+    """
     return (
         tensor.device.type == "cpu"
         and tensor.dtype in TYPES
         and torch.get_num_threads() == 1
         and not torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
         and not torch_internals.count_dispatch_modes()
     )
 
