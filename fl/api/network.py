@@ -599,8 +599,8 @@ class Network:
         """
         if self._plain_sequence is None or not isinstance(x, Tensor):
             return None
-        found = self._plain_sequence.gradients({**frozen, **params}, params, x, loss)
-        return found and (found[0], {name: found[1][name] for name in params})
+        result = self._plain_sequence.gradients({**frozen, **params}, params, x, loss)
+        return result and (result[0], {name: result[1][name] for name in params})
 
     def squared_gradients(
         self,

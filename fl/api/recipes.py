@@ -311,9 +311,9 @@ class _RecipeBuilder:
     @property
     def is_by_hand(self) -> bool:
         """Whether the loss is that of the task, and at most of terms with known gradients."""
-        others = [term for term in self.stateless_terms if not isinstance(term, WeightTerm)]
+        remaining = [term for term in self.stateless_terms if not isinstance(term, WeightTerm)]
         added = (self.adaptive_terms, self.personal_params, self.shared_params, *self.alterations)
-        return others == [task_loss] and not any(added)
+        return remaining == [task_loss] and not any(added)
 
     @cached_property
     def weight_terms(self) -> list[WeightTerm]:
@@ -406,10 +406,10 @@ class _RecipeBuilder:
             by_hand = self.task.loss_gradient and self.task.loss_gradient(outputs, batch)
             return by_hand or self._loss_gradient(outputs, batch)
 
-        found = self.network.stack_gradients(work["params"], work["frozen"], batch["x"], loss)
-        if found is None:
+        result = self.network.stack_gradients(work["params"], work["frozen"], batch["x"], loss)
+        if result is None:
             return None
-        losses, grads = found
+        losses, grads = result
         params = {**work["frozen"], **work["params"]}
         for term in self.weight_terms:
             losses = losses + term.add_gradient(server, work, params, grads)

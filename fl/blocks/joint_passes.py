@@ -52,13 +52,13 @@ def joint_pass(passes: Mapping[str, Pass], has_server_parts: bool = False) -> Pa
         return total, {key: aux for key, (_, aux) in losses.items()}
 
     def gradients(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree, Tree] | None:
-        found = {
+        results = {
             key: by_hand(server_of(server, key), _work_of(work, key), _batch_of(batch, key))
             for key, by_hand in by_hand_of.items()
             if by_hand
         }
         losses, grads, aux = {}, {}, {}
-        for key, result in found.items():
+        for key, result in results.items():
             if result is None:
                 return None
             losses[key], grads[key], aux[key] = result

@@ -185,8 +185,8 @@ def _stack_gradients(
         return losses.detach(), _gradients(work, losses), aux
 
     def compute(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree, Tree]:
-        known = by_hand and by_hand(server, work, batch)
-        return known or by_autograd(server, work, batch)
+        result = by_hand and by_hand(server, work, batch)
+        return result or by_autograd(server, work, batch)
 
     return compute
 
