@@ -42,7 +42,7 @@ import pandas as pd
 from bench.timing import MODELS, begin, shortest, simulation
 from bench.workloads import CLASSES, WORKLOADS, Workload
 from fl.api import trees
-from fl.engine import engine, simulate, state
+from fl.engine import client_states, engine, simulate
 from fl.engine.simulation import Simulation
 from fl.engine.state import RoundSchedule, State
 from fl.methods.ditto import Ditto
@@ -235,7 +235,7 @@ def measure_once(clients: int, in_memory: bool, resumes: bool) -> dict[str, Any]
     resumes: whether the last checkpoint is opened, too.
     """
     if in_memory:
-        state.MEMORY_BYTES = 2**62
+        client_states.MEMORY_BYTES = 2**62
     else:
         resource.setrlimit(resource.RLIMIT_DATA, (2**32, 2**32))
     shape, build = BUILT["MLP"]

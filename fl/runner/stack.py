@@ -35,10 +35,11 @@ from fl.base.files import disk_errors
 from fl.data import partitioning
 from fl.engine import predictions
 from fl.engine.client_data import ClientData
+from fl.engine.client_states import ClientStates
 from fl.engine.evaluate import metrics_table
 from fl.engine.simulate import Round
 from fl.engine.simulation import Trainable
-from fl.engine.state import ClientStates, State
+from fl.engine.state import State
 from fl.plan.bundle import Bundle, Run
 from fl.plan.run_spec import RunSpec
 from fl.pytorch import portable
