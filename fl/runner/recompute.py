@@ -191,9 +191,8 @@ def recompute(
         metrics = [store.metrics(repetition) for repetition in repeated.stored(run)]
         numbers = range(len(metrics) + 1, repetitions + 1)
         metrics += [scratch.metrics(repeated.trained(run, number)) for number in numbers]
-        means = [float(_final_values(table, metric).mean()) for table in metrics]
         # Not from the stored run, which may be wrong.
-        rounding = [abs(mean - scores.recomputed) for mean in means]
+        rounding = [abs(_mean_score(table, metric) - scores.recomputed) for table in metrics]
         differences = [*_differences(*tables)]
         return Recomputation(run, (record, recomputed), differences, scores, rounding, tables[1])
 
@@ -297,6 +296,11 @@ def _final_scores(metric: str, *tables: pd.DataFrame) -> FinalScores:
     stored, recomputed = (_final_values(table, metric) for table in tables)
     largest = (stored - recomputed).abs().max()
     return FinalScores(metric, stored.mean(), recomputed.mean(), largest)
+
+
+def _mean_score(table: pd.DataFrame, metric: str) -> float:
+    """Return the mean over clients of `_final_values`."""
+    return float(_final_values(table, metric).mean())
 
 
 def _final_values(table: pd.DataFrame, metric: str) -> pd.Series:
