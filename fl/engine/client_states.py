@@ -190,8 +190,8 @@ class ClientStates(Mapping[str, Any]):
             chunks: Their rows in this order, some at a time, uint8 [m, row_bytes].
         """
         rows = {**self.rows}
-        is_in_file = self.are_in_file
-        if not is_in_file and len({*rows, *clients}) * len(self.initial_row) > MEMORY_BYTES:
+        is_in_file, count = self.are_in_file, len(rows) + sum(id_ not in rows for id_ in clients)
+        if not is_in_file and count * len(self.initial_row) > MEMORY_BYTES:
             is_in_file = True
             in_memory = (row for row in rows.values() if not isinstance(row, Place))
             rows = dict(zip(rows, self.file.write(in_memory), strict=True))
