@@ -190,7 +190,7 @@ class ClientStates(Mapping[str, Any]):
             chunks: Their rows in this order, some at a time, uint8 [m, row_bytes].
         """
         rows = {**self.rows}
-        is_in_file, count = self.are_in_file, len(rows) + sum(id_ not in rows for id_ in clients)
+        is_in_file, count = self.are_in_file, len(rows) + sum(key not in rows for key in clients)
         if not is_in_file and count * len(self.initial_row) > MEMORY_BYTES:
             is_in_file = True
             in_memory = (row for row in rows.values() if not isinstance(row, Place))
