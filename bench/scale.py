@@ -42,7 +42,7 @@ import pandas as pd
 from bench.timing import MODELS, begin, shortest, simulation
 from bench.workloads import CLASSES, WORKLOADS, Workload
 from fl.api import trees
-from fl.engine import engine, simulate, state
+from fl.engine import client_states, engine, simulate
 from fl.engine.simulation import Simulation
 from fl.engine.state import RoundSchedule, State
 from fl.methods.ditto import Ditto
@@ -222,30 +222,62 @@ class Once(Simulation):
     """A run in which each client takes part in one round."""
 
     def round_schedule(self, round_: int) -> RoundSchedule:
-        """The next clients."""
+        """The schedule of a round of the next clients."""
         taking = self.training.participants(self.client_data.clients)
         clients = np.arange(self.client_data.clients)[(round_ - 1) * taking : round_ * taking]
         return self.scheduler.round_schedule(round_, clients, ())
 
 
-def measure_once(clients: int, in_memory: bool, resumes: bool) -> dict[str, Any]:
-    """What Ditto costs in this process where each client takes part once.
+@dataclass(frozen=True)
+class OnceCase:
+    """A run of Ditto where each client takes part once.
 
-    in_memory: whether states are in memory, without a limit; else as in a run.
-    resumes: whether the last checkpoint is opened, too.
+    in_memory: whether states are in memory, without a limit; else as in a run. resumes: whether
+    the last checkpoint is opened, too.
     """
-    if in_memory:
-        state.MEMORY_BYTES = 2**62
+
+    clients: int
+    in_memory: bool = False
+    resumes: bool = False
+
+
+@dataclass(frozen=True)
+class OnceCost:
+    """Seconds and GiB of an `OnceCase`; ``processor`` is of a round, in milliseconds."""
+
+    processor: float
+    seconds: float
+    checkpoint: float
+    disk: float
+    evaluation: float
+    resumption: float
+    memory: float
+    equal: str
+
+
+ONCE_CASES = (
+    OnceCase(10_000, in_memory=True),
+    OnceCase(10_000),
+    OnceCase(100_000, resumes=True),
+    OnceCase(CLIENTS),
+)
+
+
+def measure_once(case: OnceCase) -> OnceCost:
+    """The cost of a case, in this process."""
+    if case.in_memory:
+        client_states.MEMORY_BYTES = 2**62
     else:
         resource.setrlimit(resource.RLIMIT_DATA, (2**32, 2**32))
     shape, build = BUILT["MLP"]
+    rounds = -(-case.clients // 100)
     plain = simulation(
-        Workload("", clients, 20, shape, 10, 1, pixels=True),
+        Workload("", case.clients, 20, shape, 10, 1, pixels=True),
         lambda: build(shape, CLASSES),
         method=Ditto(),
         tests=0.25,
-        rounds=-(-clients // 100),
-        participation=100 / clients,
+        rounds=rounds,
+        participation=100 / case.clients,
         evaluate_every=500,
         evaluate_clients=1000,
     )
@@ -255,36 +287,40 @@ def measure_once(clients: int, in_memory: bool, resumes: bool) -> dict[str, Any]
         stack = Stack.begin({"run": run}, {"run": None}, "stacked")
         stack.states["run"].client_states.file.folder = folder
         begun, used = time.perf_counter(), time.process_time()
-        checkpoints, saved = CheckpointTimes(None), list[float]()
+        checkpoints = CheckpointTimes(None)
         for finished in simulate.lockstep(stack.simulations, stack.states, 0, "stacked"):
             stack.add(finished)
             if checkpoints.is_due(stack.round):
                 with checkpoints.measure():
                     stack.save(folder / "checkpoint")
-                saved.append(checkpoints.seconds)
-        cost: dict[str, Any] = {"s": time.perf_counter() - begun}
-        cost |= {"processor": time.process_time() - used, "checkpoints": len(saved)}
+        seconds, processor = time.perf_counter() - begun, time.process_time() - used
         last = finished["run"].state
         stack.states = {"run": last}
         with checkpoints.measure():
             stack.save(folder / "checkpoint")
         blocks = {path.stat().st_ino: path.stat().st_blocks for path in folder.rglob("*")}
-        cost |= {"last": checkpoints.seconds, "disk": sum(blocks.values()) * 512 / 2**30}
-        cost["equal"] = _hash_of(last, stack.table("run"), states=clients <= 20_000)
+        equal = _hash_of(last, stack.table("run"), states=case.clients <= 20_000)
         begun = time.perf_counter()
         replace(run, training=replace(run.training, evaluate_clients=None)).evaluate(last, 1)
-        cost["evaluated"] = time.perf_counter() - begun
-        if resumes:
-            begun = time.perf_counter()
-            found = load_latest(folder / "checkpoint")
-            assert found is not None
-            Stack.resume(found, {"run": run})
-            cost["resumed"] = time.perf_counter() - begun
-        return {**cost, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}
+        evaluation, begun = time.perf_counter() - begun, time.perf_counter()
+        if case.resumes:
+            saved = load_latest(folder / "checkpoint")
+            assert saved is not None
+            Stack.resume(saved, {"run": run})
+        return OnceCost(
+            processor=1e3 * processor / rounds,
+            seconds=seconds,
+            checkpoint=checkpoints.seconds,
+            disk=sum(blocks.values()) * 512 / 2**30,
+            evaluation=evaluation,
+            resumption=time.perf_counter() - begun,
+            memory=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+            equal=equal,
+        )
 
 
 def _hash_of(last: State, rows: pd.DataFrame, states: bool) -> str:
-    """The first digits of a SHA-256 of what a run has come to."""
+    """The first digits of a SHA-256 of the server, the metrics and, if asked, all clients."""
     digest = hashlib.sha256(pd.util.hash_pandas_object(rows).to_numpy().tobytes())
     clients = last.client_states
     trees_ = [last.server, *(map(clients.client, range(clients.count)) if states else ())]
@@ -293,28 +329,23 @@ def _hash_of(last: State, rows: pd.DataFrame, states: bool) -> str:
     return digest.hexdigest()[:8]
 
 
-ONCE = ((10_000, "in memory"), (10_000, ""), (100_000, "resumed"), (CLIENTS, ""))
-"""Cases of the table of clients with state."""
-
-
 def with_state() -> None:
     """The table of clients with state."""
     heads = ("a round, ms", "all, s", "a checkpoint, s", "disk, GiB", "evaluated, s", "GiB")
     print(f"\n| clients | {' | '.join(heads)} | equal |\n|---|{'---:|' * len(heads)}---|")
-    for clients, how in ONCE:
-        words = (str(clients), how)
-        command = [sys.executable, "-m", "bench.scale", "--once", *words]
+    for case in ONCE_CASES:
+        command = [sys.executable, "-m", "bench.scale", "--once", json.dumps(asdict(case))]
         environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system"}
         done = subprocess.run(
             command, check=True, stdout=subprocess.PIPE, text=True, env=environment
         )
-        cost = json.loads(done.stdout.splitlines()[-1])
-        resumed = f", resumed in {cost['resumed']:.0f} s" if "resumed" in cost else ""
+        cost = OnceCost(**json.loads(done.stdout.splitlines()[-1]))
+        memory = ", in memory" if case.in_memory else ""
+        resumption = f", resumed in {cost.resumption:.0f} s" if case.resumes else ""
         print(
-            f"| {clients:,}{', in memory' * (how == 'in memory')}{resumed} "
-            f"| {1e5 * cost['processor'] / clients:.1f} | {cost['s']:.0f} | {cost['last']:.1f} "
-            f"| {cost['disk']:.1f} | {cost['evaluated']:.0f} | {cost['memory']:.2f} "
-            f"| {cost['equal']} |",
+            f"| {case.clients:,}{memory}{resumption} | {cost.processor:.1f} | {cost.seconds:.0f} "
+            f"| {cost.checkpoint:.1f} | {cost.disk:.1f} | {cost.evaluation:.0f} "
+            f"| {cost.memory:.2f} | {cost.equal} |",
             flush=True,
         )
 
@@ -345,7 +376,7 @@ def main() -> None:
     """Print the tables in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--case", help="a case as JSON, measured in this process")
-    parser.add_argument("--once", nargs=2, help="clients with state, measured in this process")
+    parser.add_argument("--once", help="a case of clients with state, likewise")
     parser.add_argument("--states", action="store_true", help="the table of clients with state")
     asked = parser.parse_args()
     begin("many clients")
@@ -353,8 +384,7 @@ def main() -> None:
         print(json.dumps(measure(Case(**json.loads(asked.case)))))
         return
     if asked.once:
-        clients, how = asked.once
-        print(json.dumps(measure_once(int(clients), how == "in memory", how == "resumed")))
+        print(json.dumps(asdict(measure_once(OnceCase(**json.loads(asked.once))))))
         return
     if not asked.states:
         rounds()

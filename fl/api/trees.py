@@ -107,6 +107,18 @@ def names(tree: Tree) -> Iterator[str]:
             yield from names(leaf)
 
 
+def leaf_paths(
+    tree: Tree, prefix: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Yield the path and the tensor of each leaf of a tree: ``("params", "0.weight")``."""
+    for key, child in tree.items():
+        path = (*prefix, key)
+        if isinstance(child, Tensor):
+            yield path, child
+        else:
+            yield from leaf_paths(child, path)
+
+
 def unflatten(tree: AnyTree, values: Sequence[Tensor]) -> AnyTree:
     """Return a tree of the structure of ``tree`` with these leaves, in the order of `leaves`."""
     remaining = iter(values)
@@ -205,18 +217,10 @@ def match_layout(tree: Tree, models: Tree) -> Tree:
     gradients are summed, a contiguous leaf may only have the layout of the weights.
     """
     layouts: dict[tuple[str, torch.Size], Tensor] = {}
-    for key, leaf in _named(models):
+    for (*_, key), leaf in leaf_paths(models):
         if (key, leaf.shape) not in layouts or not leaf.is_contiguous():
             layouts[key, leaf.shape] = leaf
     return _arranged(tree, layouts)
-
-
-def _named(tree: Tree) -> Iterator[tuple[str, Tensor]]:
-    for key, leaf in tree.items():
-        if isinstance(leaf, Tensor):
-            yield key, leaf
-        else:
-            yield from _named(leaf)
 
 
 def _arranged(tree: Tree, models: Mapping[tuple[str, torch.Size], Tensor]) -> Tree:

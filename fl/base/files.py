@@ -133,6 +133,27 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112 `Path` raises for a name that is too long.
 
 
+def list_files_below(folder: Path, parents: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the files below a folder, sorted by path, without hidden files.
+
+    Links to folders are followed.
+
+    Args:
+        folder: The folder.
+        parents: Resolved paths of the folders around it; a link to one of them is skipped.
+    """
+    real = folder.resolve()
+    if real in parents:
+        return
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from list_files_below(path, (*parents, real))
+        else:
+            yield path
+
+
 def check_writable(folder: Path) -> None:
     """Raise `FedloomError` if a folder cannot be made or written to."""
     with disk_errors(folder):

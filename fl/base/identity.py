@@ -18,8 +18,9 @@ from fl.base import plugins, registry
 from fl.base.errors import FedloomError, Location
 from fl.base.files import parse_json, sha256
 from fl.base.hashes import digest as digest
-from fl.base.hashes import hash_bytes, hash_code
+from fl.base.hashes import hash_bytes
 from fl.base.specs import ComponentSpec, Spec
+from fl.base.syntax import hash_code
 
 ROOT = plugins.FL
 NUMBERS = ROOT / "numbers.json"
@@ -37,10 +38,11 @@ no data set imports (``plan``, ``store``, ``runner``, ``report``, ``cli``) decid
 """
 
 TEXT_MODULES = tuple(
-    f"base/{name}.py" for name in ("errors", "folders", "hashes", "identity", "plugins", "units")
+    f"base/{name}.py"
+    for name in ("errors", "folders", "hashes", "identity", "plugins", "syntax", "units")
 )
-"""Modules of the rooms that decide no number, as all that they return are texts, paths and names:
-of errors, of folders, of units, and of runs.
+"""Modules of the rooms that decide no number, as all that they return are texts, paths, names and
+syntax.
 """
 
 IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t][^\n(]*(?:\([^)]*\))?", re.MULTILINE)
@@ -268,8 +270,8 @@ def code_files(root: str) -> list[Path]:
         components = {path for folder in _folders(ROOT) for path in folder.rglob("*.py")}
         # A stub decides which names a package imports.
         shared = {path for room in ROOMS[root] for path in (ROOT / room).rglob("*.py*")}
-        others = components | {ROOT / name for name in TEXT_MODULES}
-        return sorted(p for p in shared - others if p.suffix in (".py", ".pyi"))
+        uncounted = components | {ROOT / name for name in TEXT_MODULES}
+        return sorted(p for p in shared - uncounted if p.suffix in (".py", ".pyi"))
     return _component_files(_component_file(root))
 
 

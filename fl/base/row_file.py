@@ -99,7 +99,10 @@ class RowFile:
             os.fsync(self._handle)
 
     def link(self, target: Path) -> None:
-        """Give the file a further name; where the file system has no hard links, copy it."""
+        """Give the file a further name; where the file system has no hard links, copy it.
+
+        Its first name may be gone by then, with the workspace of a run that has ended.
+        """
         name = f"/proc/self/fd/{self._handle}"
         try:
             # A descriptor of a folder, which counts for relative names alone, makes Python call
@@ -165,9 +168,9 @@ def read_rows(path: Path, row_bytes: int, numbers: Sequence[int]) -> Iterator[np
     with files.open_regular(path) as file:
         size = rows_at_once(row_bytes)
         for begin in range(0, len(numbers), size):
-            some = numbers[begin : begin + size]
-            rows = np.empty((len(some), row_bytes), np.uint8)
-            for number, row in zip(some, rows, strict=True):
+            chunk = numbers[begin : begin + size]
+            rows = np.empty((len(chunk), row_bytes), np.uint8)
+            for number, row in zip(chunk, rows, strict=True):
                 try:
                     _read(file.fileno(), row, number * row_bytes)
                 except (EOFError, OverflowError, OSError) as error:
@@ -186,20 +189,20 @@ def _digest(row: np.ndarray) -> bytes:
 
 def _write(handle: int, row: np.ndarray, offset: int) -> None:
     """Write a row at an offset. A disk that becomes full may take a part of it."""
-    rest = row.data
-    while rest:
-        count = os.pwrite(handle, rest, offset)
-        rest, offset = rest[count:], offset + count
+    content = row.data
+    while content:
+        count = os.pwrite(handle, content, offset)
+        content, offset = content[count:], offset + count
 
 
 def _read(handle: int, row: np.ndarray, offset: int) -> None:
     """Fill a row from an offset."""
-    rest = row.data
-    while rest:
-        count = os.preadv(handle, [rest], offset)
+    content = row.data
+    while content:
+        count = os.preadv(handle, [content], offset)
         if not count:
             raise EOFError("the file ends before it")
-        rest, offset = rest[count:], offset + count
+        content, offset = content[count:], offset + count
 
 
 def _close(handle: int, path: Path) -> None:

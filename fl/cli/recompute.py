@@ -78,8 +78,8 @@ def _measure_rounding(parsed: argparse.Namespace) -> int:
         from fl.notebook import rounding as training
         from fl.report import rounding
     with warnings_as_lines():
-        facts, again = training.repetitions(parsed.run_prefix, parsed.rounding, parsed.config)
-    for line in rounding.lines(facts, again):
+        facts, repeated = training.repetitions(parsed.run_prefix, parsed.rounding, parsed.config)
+    for line in rounding.lines(facts, repeated):
         say(line)
     return 0
 
@@ -100,10 +100,10 @@ def _study_lines(
             if comparison.run in {run.run for run in study.runs}:
                 results = Path(settings.results)
                 facts = gather(name, results, store.root, study, writes_tables=False)
-                again = rounding.with_metrics(facts, comparison.run, comparison.metrics)
+                recomputed = rounding.with_metrics(facts, comparison.run, comparison.metrics)
                 verdicts = "nothing is compared"
                 if not facts.claims.empty:
-                    verdicts = rounding.changed_verdicts(facts, again)
+                    verdicts = rounding.changed_verdicts(facts, recomputed)
                 yield f"{name} with this run: {verdicts}"
     except FedloomError as error:
         yield f"verdicts are not compared: {error}"
@@ -132,22 +132,21 @@ def _verdict_lines(comparison: Recomputation) -> Iterator[str]:
     scores = comparison.scores
     factor, unit = (100, " points") if scores.metric in SHARES else (1, "")
     mean, largest = factor * abs(scores.stored - scores.recomputed), factor * scores.largest
-    count = comparison.rounding.repetitions
-    moved = "how far rounding alone moves it is not stored; --rounding 3 measures it"
-    if count:
-        moved = f"rounding alone moves it by up to {factor * comparison.rounding.largest:.4g}{unit}"
-        moved += f", in {quantity(count, 'repetition')}"
+    rounding = "how far rounding alone moves it is not stored; --rounding 3 measures it"
+    if changes := comparison.rounding:
+        rounding = f"rounding alone moves it by up to {factor * max(changes):.4g}{unit}"
+        rounding += f", in {quantity(len(changes), 'repetition')}"
     yield (
         f"{scores.metric} after the last round differs by {mean:.4g}{unit} in the mean over "
-        f"clients ({moved}), by at most {largest:.4g}{unit} of a client; equal up to rounding: "
+        f"clients ({rounding}), by at most {largest:.4g}{unit} of a client; equal up to rounding: "
         f"{factor * TOLERANCE:.4g}{unit}"
     )
     causes = find_causes(*comparison.records)
-    changes = ", ".join(_change(name, *values) for name, values in causes.items())
+    differences = ", ".join(_change(name, *values) for name, values in causes.items())
     if comparison.is_exact:
         yield f"results differ, although {EXACT}: this is a fault. Please report all these lines"
     elif causes:
-        yield f"{_difference_text(comparison)}, as they may where these differ: {changes}"
+        yield f"{_difference_text(comparison)}, as they may where these differ: {differences}"
     elif comparison.is_equal or comparison.is_within_rounding:
         yield _difference_text(comparison)
     else:
@@ -155,6 +154,7 @@ def _verdict_lines(comparison: Recomputation) -> Iterator[str]:
 
 
 def _difference_text(comparison: Recomputation) -> str:
+    """Return a sentence on the size of the differences."""
     if comparison.is_equal:
         return "results are equal up to rounding"
     is_within = comparison.is_within_rounding

@@ -114,7 +114,7 @@ def _ls(parsed: argparse.Namespace) -> None:
     if uncertified:
         states = ", ".join(f"{count} of {state}" for state, count in sorted(uncertified.items()))
         count = quantity(sum(uncertified.values()), "run")
-        say(f"{count} of code that was never certified, which no other state finds: {states}")
+        say(f"{count} of code that was never certified, found by that code alone: {states}")
 
 
 def _json_record(stored: StoredRun) -> dict[str, Any]:

@@ -53,18 +53,18 @@ def readable(folder: str | Path) -> Store:
     return store
 
 
-def add_run_argument(parser: argparse.ArgumentParser, others: str = "") -> None:
+def add_run_argument(parser: argparse.ArgumentParser, addition: str = "") -> None:
     """Add the argument RUN to a command; `find_run` finds the run.
 
     Args:
         parser: The parser of the command.
-        others: What it may be beside a run, for the help.
+        addition: Words at the end of the argument's help.
     """
     parser.add_argument(
         "run_prefix",
         metavar="RUN",
         type=run_of,
-        help=f"a run's id, its first characters, or its folder{others}",
+        help=f"a run's id, its first characters, or its folder{addition}",
     )
 
 

@@ -34,8 +34,8 @@ def fill_gaps(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def channel_means(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Return the means that `fill_gaps` puts in, ``[channels]``."""
     numbers = x[rows]
-    means: np.ndarray = np.nansum(numbers, axis=0) / np.maximum((~np.isnan(numbers)).sum(axis=0), 1)
-    return means
+    mean: np.ndarray = np.nansum(numbers, axis=0) / np.maximum((~np.isnan(numbers)).sum(axis=0), 1)
+    return mean
 
 
 def measure_normalisation(x: np.ndarray, rows: np.ndarray, scale: float) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def make_partition(
     # Before 0.2.0 no seal was written.
     if not record_path.exists() or b'"seal"' not in record_path.read_bytes():
         prepared = prepare_dataset(dataset, root, policy)
-        names = _client_names(spec, dataset)
+        names = _natural_client_names(spec, dataset)
         try:
             _make_new(spec, prepared, folder, names)
         except SmallClient as error:
@@ -93,7 +93,7 @@ def client_names(spec: ComponentSpec, dataset: ComponentSpec, results: Path) -> 
     return [*map(str, record.get("client_names", ()))]
 
 
-def _client_names(spec: ComponentSpec, dataset: ComponentSpec) -> list[str]:
+def _natural_client_names(spec: ComponentSpec, dataset: ComponentSpec) -> list[str]:
     """Return the names of the data set's clients by number, if they are a partition's clients.
 
     Only natural clients have names: other schemes number clients of their own.

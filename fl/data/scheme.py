@@ -42,9 +42,9 @@ Published = Literal["published"]
 
 Part = Literal["all", "tuning", "scored"]
 ALL: Part = "all"
-"""The part that is no part."""
+"""Value of the key ``part`` for a partition of all clients."""
 PART_SHARES: dict[Part, float] = {"all": 1.0, "tuning": 1 / 3, "scored": 2 / 3}
-"""Share of the clients in each part, about."""
+"""Share of the clients in each part; whole blocks may give another one."""
 
 
 @dataclass(frozen=True)
@@ -246,8 +246,8 @@ def _make_table(
     if "domains" in group_arrays and groups is not None:
         table["domain"] = groups[table["sample"]].astype(np.int32)
     table = _part_of(name, table, common, _checked_array(name, "block", block, labels))
-    table = _with_unseen(name, table, common, split)
-    return _with_modality(name, _without_surplus(name, table, common), common)
+    table = _with_few_newcomer_samples(name, _with_unseen(name, table, common, split), common)
+    return _with_modality(name, table, common)
 
 
 def _split_by_shares(
@@ -372,10 +372,10 @@ def _part_of(
     sums = np.bincount(block_of_client)[order].cumsum()
     tuning = order[: np.abs(3 * sums[:-1] - clients).argmin() + 1]
     origins = np.flatnonzero(np.isin(block_of_client, tuning) == (common.part == "tuning"))
-    part = table[np.isin(client, origins)].reset_index(drop=True)
-    origin = part["client"].to_numpy()
+    table = table[np.isin(client, origins)].reset_index(drop=True)
+    origin = table["client"].to_numpy()
     numbers = np.searchsorted(origins, origin).astype(np.int32)
-    return part.assign(**{"client": numbers, ORIGIN: origin})
+    return table.assign(**{"client": numbers, ORIGIN: origin})
 
 
 def _blocks_of_clients(name: str, table: pd.DataFrame, block: np.ndarray | None) -> np.ndarray:
@@ -383,27 +383,27 @@ def _blocks_of_clients(name: str, table: pd.DataFrame, block: np.ndarray | None)
     client = table["client"].to_numpy()
     if block is None:
         return np.arange(int(client.max()) + 1)
-    of_client = pd.Series(block[table["sample"]]).groupby(client)
-    counts = of_client.nunique()
-    for differing in counts.index[counts > 1][:1]:
-        problem = f"partition {name}: client {differing} has samples of {counts[differing]} blocks"
+    blocks = pd.Series(block[table["sample"]]).groupby(client)
+    counts = blocks.nunique()
+    if counts.max() > 1:
+        problem = f"partition {name}: client {counts.idxmax()} has samples of {counts.max()} blocks"
         raise DataError(problem, "clients of one block, if they have parts", "the scheme natural")
-    return np.unique(of_client.first(), return_inverse=True)[1]
+    return np.unique(blocks.first(), return_inverse=True)[1]
 
 
-def _without_surplus(name: str, table: pd.DataFrame, common: CommonKeys) -> pd.DataFrame:
-    """Return the table without the training samples that unseen clients have too many."""
-    most = common.newcomer_samples
-    if most is None:
+def _with_few_newcomer_samples(name: str, table: pd.DataFrame, common: CommonKeys) -> pd.DataFrame:
+    """Return the table with at most `CommonKeys.newcomer_samples` training samples of newcomers."""
+    limit = common.newcomer_samples
+    if limit is None:
         return table
-    require(most > 0, name, "newcomer_samples", most, "a whole number >= 1")
-    require(UNSEEN in table, name, "newcomer_samples", most, "null, as no client is unseen")
+    require(limit > 0, name, "newcomer_samples", limit, "a whole number >= 1")
+    require(UNSEEN in table, name, "newcomer_samples", limit, "null, as no client is unseen")
     client, is_train = table["client"].to_numpy(), (table["split"] == "train").to_numpy(bool)
     is_kept = np.ones(len(table), bool)
     for newcomer in unseen_clients(table):
         rows = np.flatnonzero(is_train & (client == newcomer))
         drawn = generator(common.seed, "newcomer samples", int(newcomer)).permutation(rows)
-        is_kept[drawn[most:]] = False
+        is_kept[drawn[limit:]] = False
     return table[is_kept].reset_index(drop=True)
 
 

@@ -322,8 +322,7 @@ class ViewOutputs:
         """
         if self._needs_separate_passes:
             for client, indices in _group_by_client(portions).items():
-                variables = self._variables(client)
-                memory = self._memory(variables, client)
+                variables, memory = self.model_of(client)
                 for index in indices:
                     yield [index], self._model_values(variables, portions[index].samples, memory)
         elif self._shared_variables is not None:

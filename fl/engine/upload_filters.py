@@ -38,7 +38,7 @@ from fl.api.uploads import (
     without_upload_state,
 )
 from fl.base.errors import FedloomError
-from fl.engine.state import leaf_paths, returned_states
+from fl.engine.state import returned_states
 
 ROUND, ATTACKERS, FILTER_STATES = "round", "attackers", "kept"
 """Keys in the server's tree under `UPLOAD_STATE`: completed rounds; masks of attackers; states of
@@ -191,12 +191,12 @@ class _Layout:
                 assert isinstance(pass_, Pass)
                 client, upload = pass_.end(server, client, pass_.begin(server, client))
         # Tensors hash by identity: a leaf is found here only if it is the server's own.
-        path_by_leaf = {leaf: path for path, leaf in leaf_paths(server)}
+        path_by_leaf = {leaf: path for path, leaf in trees.leaf_paths(server)}
         leaves = trees.leaves(upload)
-        weight_names = {path[-1] for path, _ in leaf_paths(variables)}
+        weight_names = {path[-1] for path, _ in trees.leaf_paths(variables)}
         scaling_names = [
             path[-1]
-            for path, leaf in leaf_paths(upload)
+            for path, leaf in trees.leaf_paths(upload)
             if leaf.is_floating_point() and not leaf.ndim and path[-1] not in weight_names
         ]
         return cls(

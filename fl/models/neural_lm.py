@@ -14,6 +14,7 @@ and `shakespeare`. Of a short text that is filled up it would read what fills it
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -41,18 +42,21 @@ class NeuralLM:
         """Build a model of tokens (length,), or (texts, length) read one after the other."""
         if math.prod(shape) < self.context:
             raise ValueError(f"texts must be at least {self.context} tokens long")
-        return _NeuralLM(self, classes)
+        layers: dict[str, nn.Module] = {
+            "last_tokens": _LastTokens(self.context),
+            "embedding": nn.Embedding(self.tokens, self.embedding),
+            "flatten": nn.Flatten(),
+            "hidden": nn.Linear(self.context * self.embedding, self.hidden),
+            "tanh": nn.Tanh(),
+            "classifier": nn.Linear(self.hidden, classes),
+        }
+        return nn.Sequential(OrderedDict(layers))
 
 
-class _NeuralLM(nn.Module):
-    def __init__(self, choices: NeuralLM, classes: int) -> None:
+class _LastTokens(nn.Module):
+    def __init__(self, count: int) -> None:
         super().__init__()
-        self.context = choices.context
-        self.embedding = nn.Embedding(choices.tokens, choices.embedding)
-        self.hidden = nn.Linear(choices.context * choices.embedding, choices.hidden)
-        self.classifier = nn.Linear(choices.hidden, classes)
+        self.count = count
 
     def forward(self, x: Tensor) -> Tensor:
-        vectors = self.embedding(x.flatten(1)[:, -self.context :])
-        logits: Tensor = self.classifier(self.hidden(vectors.flatten(1)).tanh())
-        return logits
+        return x.flatten(1)[:, -self.count :]

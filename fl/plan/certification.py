@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 from fl.base import identity, registry
 from fl.base.errors import Location
 from fl.base.files import parse_json
-from fl.base.hashes import digest, hash_bytes, hash_code
+from fl.base.hashes import digest, hash_bytes
 from fl.base.identity import CORE, DATA
+from fl.base.syntax import hash_code
 
 Content = dict[str, Any]
 """Content of ``numbers.json``: versions, hashes, former hashes and files, each by name."""
@@ -107,7 +108,7 @@ def was_never_certified(record: Mapping[str, Any]) -> bool:
     data_ids = ("dataset", "partition")
     names = {name for key, name in record["code"].items() if key not in data_ids}
     hashes = {name for name in names if not is_version(name)}
-    # Without one, the code of data was not certified, which is a part of their ids.
+    # Without a hash, the code that was not certified is that of data, which is a part of their ids.
     return not hashes or not hashes <= certified_hashes()
 
 
@@ -158,7 +159,7 @@ def certify(versions: Mapping[str, int]) -> None:
         for paths in paths_by_root.values()
         for path in paths
     }
-    # From these and not from the hashes of before, which may be of another kind.
+    # Not `identity.root_hash`, which takes certified files at the hash that they had then.
     hashes = {
         root: digest({label: hashes_by_file[label][1] for label in map(identity.file_label, paths)})
         for root, paths in paths_by_root.items()
@@ -180,7 +181,7 @@ def certify_state(versions: Mapping[str, int], hashes: Mapping[str, str]) -> int
         hashes: By root, the hash of its code.
 
     Returns:
-        How many of the hashes were not known.
+        Number of hashes that were not certified before.
     """
     content: Content = parse_json(identity.NUMBERS.read_bytes())
     certified, former_hashes = identity.read_certified(), content.setdefault("former_hashes", {})
@@ -189,8 +190,7 @@ def certify_state(versions: Mapping[str, int], hashes: Mapping[str, str]) -> int
     }
     count = 0
     for root, name in hashes.items():
-        known = {certified.hashes.get(root, name), *certified.former_hashes.get(root, ())}
-        if name not in known:
+        if name not in {certified.hashes.get(root, name), *certified.former_hashes.get(root, ())}:
             former_hashes[root] = {**former_hashes.get(root, {}), name: sorted(risen)}
             count += 1
     _write(content)

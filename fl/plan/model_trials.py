@@ -200,18 +200,18 @@ def try_samples(network: Network, inputs: Inputs) -> SampleTrial | None:
         x = _random_inputs(inputs, deviation, generator)
 
         def outputs(rows: slice, x: Any = x) -> Tensor:
-            part = map_inputs(lambda array: array[rows], x)
-            return network.eval(variables["params"], dict(variables["buffers"]), part).outputs
+            samples = map_inputs(lambda array: array[rows], x)
+            return network.eval(variables["params"], dict(variables["buffers"]), samples).outputs
 
         try:
-            together = outputs(slice(None))
-            apart = torch.cat([outputs(slice(row, row + 1)) for row in range(ROWS)])
+            of_batch = outputs(slice(None))
+            of_samples = torch.cat([outputs(slice(row, row + 1)) for row in range(ROWS)])
         except Exception:  # The step of a method shows the error.
             return None
-        scale = together.abs().max().clamp(min=1e-6)
-        pair = together / scale, apart / scale
+        scale = of_batch.abs().max().clamp(min=1e-6)
+        pair = of_batch / scale, of_samples / scale
         differs |= not torch.allclose(*pair, rtol=0, atol=1e-3, equal_nan=True)
-        shown.append(together)
+        shown.append(of_batch)
     return SampleTrial(torch.cat(shown), differs)
 
 
@@ -289,7 +289,7 @@ def _takes_numbers(build_module: Callable[[], nn.Module], tokens: Any) -> bool:
 
 
 def _suitable_models(inputs: Inputs) -> str:
-    """The models that take such inputs, in words."""
+    """Return the models that take such inputs, in words."""
     if inputs.modalities:
         return "a model for such inputs"
     if inputs.tokens:
@@ -312,7 +312,7 @@ def _grey_images(inputs: Inputs) -> str:
 
 
 def _text(inputs: Inputs) -> str:
-    """The inputs in words."""
+    """Return the inputs in words."""
     return " and ".join(
         (f"{modality.name} " if modality.name else "")
         + f"of shape {modality.shape}"

@@ -78,9 +78,10 @@ class PartitionFacts:
         count = self.clients_of_all_parts
         if self.part == ALL or count is None:
             return count
-        tuning = (count + 1) // 3
-        sizes = {"tuning": tuning, "scored": count - tuning}
-        return None if self.scheme["name"] == "natural" else sizes[self.part]
+        if self.scheme["name"] == "natural":
+            return None
+        tuning = (count + 1) // 3  # The number nearest to a third.
+        return tuning if self.part == "tuning" else count - tuning
 
     @property
     def clients_of_all_parts(self) -> int | None:
@@ -140,7 +141,7 @@ class PartitionFacts:
                 raise ConfigError(location / key, problem, f"1 to {data.classes}")
 
     def _check_part(self, location: Location) -> None:
-        """Raise `ConfigError` for a division without parts, and for parts without clients."""
+        """Raise `ConfigError` for a division without parts, and for parts of one client."""
         if self.part == ALL:
             if division := self.scheme.get("division", 0):
                 parts = ", ".join(part for part in PART_SHARES if part != ALL)
@@ -159,9 +160,9 @@ class PartitionFacts:
             raise ConfigError(
                 location / "unseen", problem, f"a share < 1, or at most {clients - 1}"
             )
-        most = self.scheme.get("newcomer_samples")
-        if most is not None and not unseen:
-            problem = f"is {most}, but no client is unseen"
+        limit = self.scheme.get("newcomer_samples")
+        if limit is not None and not unseen:
+            problem = f"is {limit}, but no client is unseen"
             raise ConfigError(location / "newcomer_samples", problem, advice="unseen: 0.2, or null")
 
     def _check_shares(self, location: Location) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -80,19 +80,6 @@ class FinalScores:
 
 
 @dataclass(frozen=True)
-class Rounding:
-    """How far rounding alone moves the mean score of a run.
-
-    Attributes:
-        largest: The largest change in the repetitions; NaN without one.
-        repetitions: Their number.
-    """
-
-    largest: float
-    repetitions: int
-
-
-@dataclass(frozen=True)
 class Recomputation:
     """Result of a recomputation.
 
@@ -101,7 +88,7 @@ class Recomputation:
         records: The record of the stored run, and that of the recomputed one.
         differences: The largest difference of each metric.
         scores: The scores that a report shows.
-        rounding: How far rounding alone moves the mean of these.
+        rounding: By repetition, how far rounding alone moves the mean of these.
         metrics: Metrics of the recomputed run.
     """
 
@@ -109,7 +96,7 @@ class Recomputation:
     records: tuple[RunRecord, RunRecord]
     differences: list[Difference]
     scores: FinalScores
-    rounding: Rounding
+    rounding: list[float]
     metrics: pd.DataFrame
 
     @property
@@ -127,7 +114,7 @@ class Recomputation:
     def is_within_rounding(self) -> bool:
         """Whether the mean score moved no further than rounding alone moves it."""
         gap = abs(self.scores.stored - self.scores.recomputed)
-        return not self.is_exact and gap <= self.rounding.largest
+        return not self.is_exact and gap <= max(self.rounding, default=math.nan)
 
     @property
     def environments(self) -> dict[str, tuple[str, str]]:
@@ -174,7 +161,8 @@ def recompute(
     spec = run_spec.with_defaults(record.spec)
     code = RunSpec(spec).code
     if not ignore_code:
-        _check_code(record, code)
+        advice = "--anyway trains it with the code of today"
+        _check_code(record, code, {*record.code, *code}, advice)
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
         scratch = Store(Path(folder) / "runs")
         if (
@@ -197,15 +185,14 @@ def recompute(
         tables = store.metrics(run), scratch.metrics(run)
         metric = task_of(RunSpec(spec).dataset, spec["dataset"]["name"]).metrics[0]
         scores = _final_scores(metric, *tables)
-        again = Repetitions(
+        repeated = Repetitions(
             store, scratch, lambda member, stored: train([member], member.run, stored)
         )
-        moved = [store.metrics(repetition) for repetition in again.stored(run)]
-        numbers = range(len(moved) + 1, repetitions + 1)
-        moved += [scratch.metrics(again.trained(run, number)) for number in numbers]
+        metrics = [store.metrics(repetition) for repetition in repeated.stored(run)]
+        numbers = range(len(metrics) + 1, repetitions + 1)
+        metrics += [scratch.metrics(repeated.trained(run, number)) for number in numbers]
         # Not from the stored run, which may be wrong.
-        changes = [abs(_mean_score(table, metric) - scores.recomputed) for table in moved]
-        rounding = Rounding(max(changes, default=math.nan), len(changes))
+        rounding = [abs(_mean_score(table, metric) - scores.recomputed) for table in metrics]
         differences = [*_differences(*tables)]
         return Recomputation(run, (record, recomputed), differences, scores, rounding, tables[1])
 
@@ -240,24 +227,18 @@ def stored_bundle(run: str, store: Store, settings: Settings, lock: Path) -> Bun
     record = RunRecord.from_json(store.record(run))
     spec = run_spec.with_defaults(record.spec)
     code = RunSpec(spec).code
-    needed = ("model", "method")
-    _check_code(
-        replace(record, code={key: record.code.get(key, "none") for key in needed}),
-        {key: code[key] for key in needed},
-        "the version of Fedloom that trained it, with which `model.save` keeps it",
-    )
+    advice = "the version of Fedloom that trained it, with which `model.save` keeps it"
+    _check_code(record, code, ("model", "method"), advice)
     member = Run(run, spec, code, RunSpec(spec).default_keys, record.start)
     return _bundle([member], record, settings, lock, settings.results)
 
 
 def _check_code(
-    record: RunRecord,
-    code: Mapping[str, str],
-    advice: str = "--anyway trains it with the code of today",
+    record: RunRecord, code: Mapping[str, str], keys: Collection[str], advice: str
 ) -> None:
-    """Refuse a run whose code differs from the code of today."""
+    """Refuse a run whose code differs from the code of today in one of the keys."""
     stored = record.code
-    changed = [key for key in sorted({*stored, *code}) if stored.get(key) != code.get(key)]
+    changed = [key for key in sorted(keys) if stored.get(key) != code.get(key)]
     if changed:
         pairs = (
             f"{key} {stored.get(key, 'none')} (now {code.get(key, 'none')})" for key in changed

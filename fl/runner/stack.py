@@ -35,10 +35,11 @@ from fl.base.files import disk_errors
 from fl.data import partitioning
 from fl.engine import predictions
 from fl.engine.client_data import ClientData
+from fl.engine.client_states import ClientStates
 from fl.engine.evaluate import metrics_table
 from fl.engine.simulate import Round
 from fl.engine.simulation import Trainable
-from fl.engine.state import ClientStates, State
+from fl.engine.state import State
 from fl.plan.bundle import Bundle, Run
 from fl.plan.run_spec import RunSpec
 from fl.pytorch import portable
@@ -72,8 +73,8 @@ EXPECTED_CHECKPOINT_SECONDS = 0.1
 
 
 ROUNDS_OF_FREED_MEMORY = 100
-"""Rounds after which freed memory is returned, if clients are many. It would grow with the rounds,
-since the small tables of each round divide it.
+"""Rounds after which freed memory is returned to the system, if clients are in a file. The small
+tables of each round, which stay, lie between freed pieces, so that free memory would grow.
 """
 
 
@@ -172,11 +173,10 @@ class Stack:
         for run in [run for run in members if run in saved.state]:
             simulation, tree = simulations[run], saved.state[run]
             server = trees.to(tree["server"], simulation.device)
-            begun, row_file = simulation.begin().client_states, saved.row_files.get(run)
-            # As in `_save`, the process's own file is beside the folder of checkpoints.
+            initial, row_file = simulation.begin().client_states, saved.row_files.get(run)
+            # As in `_checkpoint_workspace`, files of clients are beside the folder of checkpoints.
             folder = saved.folder.parents[1]
-            clients = begun.from_checkpoint(tree["clients"], folder, row_file)
-            states[run] = State(server, clients)
+            states[run] = State(server, initial.from_checkpoint(tree["clients"], folder, row_file))
             run_rows = saved.rows[saved.rows["run"] == run]
             rows[run] = run_rows.drop(columns="run").reset_index(drop=True)
             traces[run] = _unstack_traces(tree.get("traces", {}))
@@ -303,7 +303,7 @@ def train_stack(runs: Runs, stack: Stack, lockstep: Lockstep) -> None:
     for run in local_runs:
         runs.workspaces[run].note(stacked=len(local_runs) > 1)
         runs.logs[run].begin(stack.round, stack.backend, runs.curves(run, stack.round))
-    _hold_files(runs, stack)
+    _checkpoint_workspace(runs, stack)
     checkpoints = CheckpointTimes(execution.checkpoint_every)
     stack.stretches.append({"after": stack.round, "processes": execution.processes})
     for finished in lockstep(
@@ -343,7 +343,7 @@ def _title(runs: Runs, stack: Stack) -> str:
 
 def _save(runs: Runs, stack: Stack) -> None:
     """Save a checkpoint after the last finished round."""
-    owner = _hold_files(runs, stack)
+    owner = _checkpoint_workspace(runs, stack)
     if owner is None:
         return
     if owner.lost:
@@ -351,11 +351,11 @@ def _save(runs: Runs, stack: Stack) -> None:
     stack.save(owner.checkpoints)
 
 
-def _hold_files(runs: Runs, stack: Stack) -> Workspace | None:
-    """Choose the workspace of a stack's files of clients; what a kill leaves there is removed.
+def _checkpoint_workspace(runs: Runs, stack: Stack) -> Workspace | None:
+    """Return the workspace of a stack's checkpoints, where files of clients are made, too.
 
-    Returns:
-        The workspace that has the checkpoints, if there is one.
+    Files that a killed process left there are removed with the workspace. Of several processes, all
+    but one have no workspace: None.
     """
     owner = next((runs.workspaces[run] for run in stack.states if run in runs.workspaces), None)
     for state in stack.states.values():

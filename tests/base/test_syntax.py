@@ -1,4 +1,4 @@
-"""What changes the hash of a file and what does not."""
+"""Edits that change the hash of a file, and edits that do not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fl.base import hashes
+from fl.base import syntax
 
 METHOD = '''"""A method."""
 
@@ -43,7 +43,7 @@ def test_words_and_layout_leave_the_hash(tmp_path: Path, old: str, new: str, sam
     assert METHOD.count(old) == 1
     before.write_text(METHOD)
     after.write_text(METHOD.replace(old, new))
-    assert (hashes.hash_code(before) == hashes.hash_code(after)) == same
+    assert (syntax.hash_code(before) == syntax.hash_code(after)) == same
 
 
 OWN = '''"""A module."""
@@ -109,12 +109,12 @@ def test_types_and_texts_of_errors_leave_the_hash_of_own_code(
     assert OWN.count(old) == 1
     before.write_text(OWN)
     after.write_text(OWN.replace(old, new))
-    assert (hashes.hash_code(before, True) == hashes.hash_code(after, True)) == same
-    assert hashes.hash_code(before) != hashes.hash_code(after), "in a plugin, all of it counts"
+    assert (syntax.hash_code(before, True) == syntax.hash_code(after, True)) == same
+    assert syntax.hash_code(before) != syntax.hash_code(after), "in a plugin, all of it counts"
 
 
 def test_hints_that_are_evaluated_count(tmp_path: Path) -> None:
     paths = tmp_path / "before.py", tmp_path / "after.py"
     paths[0].write_text("def f(x: int):\n    return x\n")
     paths[1].write_text("def f(x):\n    return x\n")
-    assert len({hashes.hash_code(path, True) for path in paths}) == 2
+    assert len({syntax.hash_code(path, True) for path in paths}) == 2

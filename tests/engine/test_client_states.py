@@ -13,8 +13,8 @@ import worlds
 
 from fl.api import trees
 from fl.base.errors import FedloomError
-from fl.engine import simulate, state
-from fl.engine.state import ClientStates
+from fl.engine import client_states, simulate
+from fl.engine.client_states import ClientStates
 from fl.store import checkpoint
 
 COUNT = 6
@@ -44,7 +44,7 @@ def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     """The bytes of rows that stay in memory: all, none, or those of three clients."""
     size = trees.nbytes(INITIAL)
     limit = {"memory": 2**28, "file": 0, "memory, then file": 3 * size}[request.param]
-    monkeypatch.setattr(state, "MEMORY_BYTES", limit)
+    monkeypatch.setattr(client_states, "MEMORY_BYTES", limit)
     return limit
 
 
@@ -108,7 +108,7 @@ def test_a_client_keeps_the_tensors_that_it_had(change: dict[str, Any], said: st
 
 
 def test_places_that_nobody_holds_are_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(client_states, "MEMORY_BYTES", 0)
     first = clients = ClientStates.from_initial(INITIAL, FACTS, COUNT).replace_clients(
         torch.tensor([0, 1]), values([0, 1], 0.0)
     )
@@ -125,7 +125,7 @@ def test_places_that_nobody_holds_are_written_again(monkeypatch: pytest.MonkeyPa
 def test_a_failed_round_leaves_the_clients_of_before(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(client_states, "MEMORY_BYTES", 0)
     initial = {"w": torch.zeros(5000)}
     begun = ClientStates.from_initial(initial, {}, 20)
     begun.file.folder = small_disk
@@ -174,7 +174,7 @@ def test_rounds_with_clients_in_a_file_give_the_same_bytes(monkeypatch: pytest.M
         simulation = make("ditto", participation=0.6, rounds=4)
         ends = []
         for limit in (2**28, 2000, 0):
-            monkeypatch.setattr(state, "MEMORY_BYTES", limit)
+            monkeypatch.setattr(client_states, "MEMORY_BYTES", limit)
             end, rows = worlds.run(simulation, "stacked")
             assert end.client_states.are_in_file == (limit < 2**28)
             ends.append((end, rows, simulation.final_weights(end)))

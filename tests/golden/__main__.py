@@ -15,8 +15,8 @@ of their own (`golden.portable`).
 
     python -m tests.golden --state 1a2b3c4        certify an earlier commit, too
 
-runs all at that commit, by its own code. If they agree with what it has kept, its hashes are other
-names of its versions from then on, so that runs that were trained there are found.
+runs all worlds with the code of that commit. If they have the numbers that it kept, the hashes of
+its code are other names of its versions from then on: runs that were trained there are found.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def main() -> int:
     return bool(differing)
 
 
-STATE = """
+STATE_PROGRAM = """
 import json
 from fl.base import identity
 from fl.plan import certification
@@ -84,7 +84,7 @@ print(json.dumps([identity.read_certified().versions, hashes]))
 
 
 def certified_state(commit: str, processes: int) -> int:
-    """Certify an earlier commit, if its worlds agree with what it has kept; the exit status."""
+    """Certify an earlier commit, if its worlds have the numbers that it kept; the exit status."""
     environment = {key: text for key, text in os.environ.items() if key != "PYTHONPATH"}
     with tempfile.TemporaryDirectory(prefix="fedloom-") as folder:
         tree = Path(folder) / "tree"
@@ -95,11 +95,11 @@ def certified_state(commit: str, processes: int) -> int:
             if subprocess.run(words, cwd=tree, env=environment).returncode:
                 print(f"{commit}: nothing is certified, as its worlds differ")
                 return 1
-            words = [sys.executable, "-c", STATE]
-            told = subprocess.run(words, cwd=tree, env=environment, capture_output=True, check=True)
+            words = [sys.executable, "-c", STATE_PROGRAM]
+            output = subprocess.check_output(words, cwd=tree, env=environment)
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
-    print(f"{commit}: {certification.certify_state(*json.loads(told.stdout))} hashes are names now")
+    print(f"{commit}: {certification.certify_state(*json.loads(output))} hashes are names now")
     return 0
 
 

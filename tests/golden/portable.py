@@ -42,7 +42,7 @@ ATTEMPTS = 4
 
 
 def measured(path: Path, *emulator: str) -> dict[str, str]:
-    """The hash of each world's numbers, by this processor or by an emulated one.
+    """The hash of each world's numbers on this processor or on an emulated one.
 
     Args:
         path: File of the results.
@@ -66,14 +66,14 @@ def libraries() -> dict[str, str]:
 
 
 def load() -> Mapping[str, Any]:
-    """What is kept: ``libraries``, ``version``, and ``hashes`` by world."""
-    content: Mapping[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    """The bits of the version: ``libraries``, ``version``, and ``hashes`` by world."""
+    content: Mapping[str, Any] = json.loads(KEPT.read_text())
     return content
 
 
 def is_comparable(kept: Mapping[str, Any]) -> bool:
     """Whether this machine can give the bits that are kept."""
-    return arithmetic.can_be_portable() and kept.get("libraries", libraries()) == libraries()
+    return arithmetic.can_be_portable() and kept["libraries"] == libraries()
 
 
 def certified() -> set[str]:
@@ -84,7 +84,7 @@ def certified() -> set[str]:
         return set()
     with TemporaryDirectory() as folder:
         hashes = measured(Path(folder) / "here")
-    differing = [name for name in WORLDS if kept.get("hashes", {}).get(name) != hashes[name]]
+    differing = [name for name in WORLDS if kept["hashes"].get(name) != hashes[name]]
     version = identity.read_certified().versions.get(ROOT, 1) + bool(differing)
     content = {"libraries": libraries(), "version": version, "hashes": hashes}
     KEPT.write_text(json.dumps(content, indent=0) + "\n")

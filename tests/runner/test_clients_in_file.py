@@ -12,14 +12,14 @@ import pytest
 import worlds
 from planning import Planned
 
-from fl.engine import simulate, state
+from fl.engine import client_states, simulate
 from fl.runner.stack import Stack
 from fl.store import checkpoint
 
 
 def train_in_files_and_die(*arguments: Any) -> None:
     """`planning.train_and_die` of clients in files."""
-    state.MEMORY_BYTES = 0
+    client_states.MEMORY_BYTES = 0
     planning.train_and_die(*arguments)
 
 
@@ -42,7 +42,7 @@ def test_killed_and_resumed_is_undisturbed_to_the_bit(
     assert {path.stem for path in folder.glob("*.rows")} == {*study.runs("ditto")}
     left = [*folder.parents[1].glob(".clients*")]
     assert len(left) == 2
-    monkeypatch.setattr(state, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(client_states, "MEMORY_BYTES", 0)
     with planning.signalled(after=5):
         assert study.train("ditto", "broken") == 75
     assert not any(path.exists() for path in left)
@@ -58,7 +58,7 @@ def test_the_next_run_of_a_stack_takes_over_the_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder of the run that has ended is gone, with the names that the file had there."""
-    monkeypatch.setattr(state, "MEMORY_BYTES", 0)
+    monkeypatch.setattr(client_states, "MEMORY_BYTES", 0)
     simulation = worlds.world("ditto", rounds=4)
     stack = Stack.begin({"run": simulation}, {"run": None}, "stacked")
     first, second = tmp_path / "first", tmp_path / "second"

@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from fl.engine.client_states import ClientStates
 from fl.engine.simulate import Round
-from fl.engine.state import ClientStates, State
+from fl.engine.state import State
 from fl.runner.stack import CheckpointTimes, Stack
 from fl.store import checkpoint
 

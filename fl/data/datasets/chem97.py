@@ -106,8 +106,8 @@ class Chem97:
             sizes = {key: len(np.unique(numbers)) for key, numbers in names.items()}
             check_sizes({"pupils": len(score), **sizes}, CHEM97_SIZES, "chem97", "mlmRev", "items")
         client = authority if self.clients == "authority" else school
-        kept = clients_with_min_samples(Counter(client.tolist()), self.min_samples, str(archive))
-        rows = np.isin(client, kept)
+        clients = clients_with_min_samples(Counter(client.tolist()), self.min_samples, str(archive))
+        rows = np.isin(client, clients)
         sexes = [np.array([sex == name for sex in table["gender"]]) for name in CHEM97_SEXES]
         features = [*(table[name] for name in CHEM97_NUMBERS), *sexes]
         writer.save("x", np.stack(features, axis=1).astype(np.float32)[rows])
@@ -116,7 +116,7 @@ class Chem97:
         writer.save("y", np.zeros_like(grade) if is_regression else grade)
         if is_regression:
             writer.save("target", score[rows].astype(np.float64))
-        writer.save("client", np.searchsorted(kept, client[rows]).astype(np.int32))
+        writer.save("client", np.searchsorted(clients, client[rows]).astype(np.int32))
         if self.clients == "school":
             _, block = np.unique(authority[rows], return_inverse=True)
             writer.save("block", block.astype(np.int32))

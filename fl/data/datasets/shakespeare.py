@@ -130,19 +130,19 @@ def write_windows(
         roles, samples, source = published
         check_sizes({"text": len(sizes)}, {"text": roles}, str(path), source, "roles")
         check_sizes({"text": sum(sizes.values())}, {"text": samples}, str(path), source)
-    kept = {role: sizes[role] for role in clients_with_min_samples(sizes, min_samples, str(path))}
-    x = writer.create("x", (sum(kept.values()), LENGTH), np.uint8)
+    sizes = {role: sizes[role] for role in clients_with_min_samples(sizes, min_samples, str(path))}
+    x = writer.create("x", (sum(sizes.values()), LENGTH), np.uint8)
     y, first = np.empty(len(x), np.int64), 0
-    for role in kept:
+    for role in sizes:
         windows = np.lib.stride_tricks.sliding_window_view(characters_by_role[role], LENGTH + 1)
         windows = windows[::step]
         rows = slice(first, first := first + len(windows))
         x[rows], y[rows] = windows[:, :LENGTH], windows[:, LENGTH]
     writer.save("y", y)
-    clients = np.arange(len(kept), dtype=np.int32)
-    writer.save("client", np.repeat(clients, [*kept.values()]))
+    clients = np.arange(len(sizes), dtype=np.int32)
+    writer.save("client", np.repeat(clients, [*sizes.values()]))
     writer.describe(list(ALPHABET), normalisation=None)
-    return kept
+    return sizes
 
 
 def read_roles(text: str, path: Path) -> Lines:

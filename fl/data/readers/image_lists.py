@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fl.base.errors import DataError, wrap_read_errors
-from fl.base.files import is_file
-from fl.base.hashes import list_files_below
+from fl.base.files import is_file, list_files_below
 from fl.data.prepared import SPLIT_NAMES
 from fl.data.readers import tables
 from fl.data.readers.image_files import is_readable_image

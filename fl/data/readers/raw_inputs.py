@@ -19,9 +19,8 @@ import numpy as np
 import pandas as pd
 
 from fl.base.errors import DataError, meant_name, wrap_read_errors
-from fl.base.files import is_folder
+from fl.base.files import is_folder, list_files_below
 from fl.base.folders import path_of
-from fl.base.hashes import list_files_below
 from fl.data.readers import image_lists, tables
 from fl.data.readers.image_files import (
     GREY_MODES,
