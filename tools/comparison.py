@@ -20,14 +20,14 @@ from fl.base.errors import ConfigError, FedloomError, Location
 from fl.base.files import sha256, write_bytes
 from fl.base.units import quantity
 from fl.cli.commands import say
-from fl.notebook import rounding
+from fl.notebook.repetitions import repeat
 from fl.notebook.track_training import TrackTraining
 from fl.plan import config, plan, study_files
 from fl.plan import track as track_file
 from fl.plan.track import PARTICIPANTS, Track
 from fl.report import client_claims, kept_tracks, result_files, track_page, tracks
 from fl.report.facts import read_partitions
-from fl.report.kept_tracks import Kept
+from fl.report.kept_tracks import TrackResults
 from tools import pages
 
 CONFIG = Path("config")
@@ -90,9 +90,9 @@ def _rounding_of_before(table: pd.DataFrame, before: pd.DataFrame) -> pd.Series:
 
 
 def repeated(folder: Path, study_name: str, track: str, number: int) -> pd.DataFrame:
-    """Return the lines of a track, trained with other last bits (`fl.notebook.rounding`)."""
+    """Return the lines of a track, trained with other last bits (`fl.notebook.repetitions`)."""
     study = config.read_yaml(study_files.file(folder, study_name))
-    result = rounding.repeat(study_name, study, number, folder, progress=True)
+    result = repeat(study_name, study, number, folder)
     store, results = Path(result.settings.store), Path(result.settings.results)
     rows, runs = result_files.read(result.study, store, results)
     return tracks.measured_lines(track, starts(folder, study_name), rows, runs)
@@ -154,7 +154,7 @@ def registered(found: Track) -> dict[str, str]:
         raise ConfigError(found.location, problem, advice=advice)
     commit = git("log", "-1", "--format=%H %cI")
     number, date = commit.split()
-    what = client_claims.decided(found)
+    what = client_claims.comparison_hash(found)
     return {"file": sha256(found.path), "claims": what, "commit": number, "date": date}
 
 
@@ -189,7 +189,7 @@ def entries_at(found: Track, budget: int, place: Path) -> tuple[list[str], pd.Da
     return [name for name in found.entries() if name in {*best, *always}], tried
 
 
-def train(found: Track, budget: int, place: Path, about: dict[str, str]) -> Kept:
+def train(found: Track, budget: int, place: Path, about: dict[str, str]) -> TrackResults:
     """Tune and score a track at a budget; write what is kept.
 
     Args:

@@ -21,10 +21,8 @@ PICTURES = {
 
 def main() -> None:
     """Run the study, and copy the pictures of its report beside the page."""
-    found = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-    assert found is not None, "the page has its study"
-    names: dict[str, object] = {}
-    exec(compile(found[1], str(PAGE), "exec"), names)
+    study, *_ = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
+    exec(compile(study, str(PAGE), "exec"), {})
     folder = PAGE.with_suffix("")
     folder.mkdir(exist_ok=True)
     for source, name in PICTURES.items():

@@ -75,10 +75,10 @@ def _measure_rounding(parsed: argparse.Namespace) -> int:
         problem = f"{parsed.run_prefix}: is a study, of which only rounding is measured"
         raise FedloomError(problem, "a run", "--rounding 3")
     with loading():
-        from fl.notebook import rounding as training
+        from fl.notebook.repetitions import repetitions
         from fl.report import rounding
     with warnings_as_lines():
-        facts, repeated = training.repetitions(parsed.run_prefix, parsed.rounding, parsed.config)
+        facts, repeated = repetitions(parsed.run_prefix, parsed.rounding, parsed.config)
     for line in rounding.lines(facts, repeated):
         say(line)
     return 0

@@ -17,7 +17,7 @@ from fl.plan import result_paths
 from fl.plan.bundle import Bundle, Run
 from fl.plan.config import Settings
 from fl.plan.study_plan import StudyPlan
-from fl.report import latex, page, pasted, plots, result_files, result_lines
+from fl.report import latex, page, paper_table, plots, result_files, result_lines
 from fl.report.cells import Table
 from fl.report.claims import COMPARISON_COLUMNS
 from fl.report.cost_tables import overview
@@ -176,10 +176,10 @@ class Result:
         self,
         table: str | None = None,
         *,
-        methods: pasted.Names = None,
-        metrics: pasted.Names = None,
-        settings: pasted.Names = None,
-        best: pasted.Best | None = "significant",
+        methods: paper_table.Names = None,
+        metrics: paper_table.Names = None,
+        settings: paper_table.Names = None,
+        best: paper_table.Best | None = "significant",
         siunitx: bool = False,
     ) -> str:
         """Return a table for a paper in LaTeX, with a caption that says what is in bold and why.
@@ -200,31 +200,31 @@ class Result:
             FedloomError: For a name that the study does not have.
         """
         facts = self._facts()
-        tables = self._tables(facts, table, methods, metrics, settings, best)
-        return next(iter(latex.documents(facts, tables, siunitx).values()))
+        chosen = self._table(facts, table, methods, metrics, settings, best)
+        return latex.documents(facts, [chosen], siunitx)[chosen.name]
 
     @short_traceback
     def to_markdown(
         self,
         table: str | None = None,
         *,
-        methods: pasted.Names = None,
-        metrics: pasted.Names = None,
-        settings: pasted.Names = None,
-        best: pasted.Best | None = "significant",
+        methods: paper_table.Names = None,
+        metrics: paper_table.Names = None,
+        settings: paper_table.Names = None,
+        best: paper_table.Best | None = "significant",
     ) -> str:
         """Return a table for a page in Markdown; for arguments and errors see `to_latex`."""
-        tables = self._tables(self._facts(), table, methods, metrics, settings, best)
-        return page.to_markdown(replace(tables[0], number=""))
+        chosen = self._table(self._facts(), table, methods, metrics, settings, best)
+        return page.to_markdown(replace(chosen, number=""))
 
     @short_traceback
     def to_frame(
         self,
         *,
-        methods: pasted.Names = None,
-        metrics: pasted.Names = None,
-        settings: pasted.Names = None,
-        best: pasted.Best | None = "significant",
+        methods: paper_table.Names = None,
+        metrics: paper_table.Names = None,
+        settings: paper_table.Names = None,
+        best: paper_table.Best | None = "significant",
     ) -> pd.DataFrame:
         """Return the values of such a table; for arguments and errors see `to_latex`.
 
@@ -235,25 +235,25 @@ class Result:
             caption.
         """
         facts = self._facts()
-        frame = pasted.values(facts, methods, metrics, settings, best)
-        caption = pasted.table(facts, frame, best).caption
+        frame = paper_table.values(facts, methods, metrics, settings, best)
+        caption = paper_table.table(facts, frame, best).caption
         frame = self._titled(frame)
         frame.attrs["caption"] = name_arguments(caption)
         return frame
 
-    def _tables(self, facts: Facts, name: str | None, *chosen: Any) -> list[Table]:
+    def _table(self, facts: Facts, name: str | None, *choices: Any) -> Table:
         """Return the table of the report with that name, or the one that a user composed."""
         if name is None:
-            return [pasted.table(facts, pasted.values(facts, *chosen), chosen[-1])]
+            return paper_table.table(facts, paper_table.values(facts, *choices), choices[-1])
         place = Location(f"the study {self.study.study}")
-        if chosen != (None, None, None, "significant"):
+        if choices != (None, None, None, "significant"):
             problem = "is a table of the report, from which nothing can be chosen"
             advice = "leave the name of the table out, or methods=, metrics=, settings= and best="
             raise ConfigError(place / repr(name), problem, advice=advice)
         tables = {b.name: b for b in blocks(outline(facts)) if isinstance(b, Table)}
         if name not in tables:
             raise unknown_name(place, "table", name, tables)
-        return [tables[name]]
+        return tables[name]
 
     def _titled(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a table with the titles of data sets, partitions and models."""

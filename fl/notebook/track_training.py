@@ -38,7 +38,7 @@ from fl.plan.track import (
     Trial,
 )
 from fl.report import kept_tracks, result_files, summaries
-from fl.report.kept_tracks import Kept
+from fl.report.kept_tracks import TrackResults
 from fl.report.tables import HYPER
 
 EXTENSIONS = 2
@@ -311,7 +311,7 @@ class TrackTraining:
         ]
         return pd.DataFrame(records)
 
-    def score(self, tuned: Tuned, entries: Sequence[str]) -> Kept:
+    def score(self, tuned: Tuned, entries: Sequence[str]) -> TrackResults:
         """Train entries at their chosen points on the scored clients; return all that is kept.
 
         Args:
@@ -339,7 +339,7 @@ class TrackTraining:
             for name, role in compared
             for record in self._run_records(runs, tuned, name, role)
         ]
-        return kept_tracks.kept(values, clients, pd.DataFrame(records), tuned.tried)
+        return kept_tracks.track_results(values, clients, pd.DataFrame(records), tuned.tried)
 
     def _run_records(
         self, runs: Runs, tuned: Tuned, name: str, role: Role

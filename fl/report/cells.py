@@ -147,6 +147,13 @@ def probability(p: float) -> str:
     return "<0.001" if p < 0.0005 else f"{p:.3f}"
 
 
+def multiple(share: float) -> str:
+    """Return a multiple as text, with two digits below 10."""
+    if not math.isfinite(share):
+        return NOTHING
+    return f"{share:.2g}" if 0 < share < 10 else f"{share:,.0f}"
+
+
 def decimal(value: float, digits: int = 2) -> str:
     """Return a number with some decimals."""
     return f"{value:.{digits}f}".replace("-", MINUS) if math.isfinite(value) else NOTHING

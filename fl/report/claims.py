@@ -362,24 +362,24 @@ def with_verdicts(
 
 
 NO_CHANGE = "no verdict changes"
-"""Text where no verdict is another one."""
+"""Text where all verdicts stay."""
 
 
-def changed_verdicts(tests: pd.DataFrame, again: pd.DataFrame, place: Sequence[str]) -> str:
-    """Return in words which verdicts are other ones with other values: ``no verdict changes``.
+def changed_verdicts(tests: pd.DataFrame, repetition: pd.DataFrame, place: Sequence[str]) -> str:
+    """Return in words which verdicts change with other values: ``no verdict changes``.
 
     Args:
         tests: The comparisons.
-        again: The same comparisons with other values.
+        repetition: The same comparisons with other values.
         place: Columns that identify a comparison, with ``method`` and ``other``; those with several
             values are named.
     """
-    both = tests.merge(again, on=[*place, "method", "other"], suffixes=("", "_again"))
-    changed = both[both["verdict"] != both["verdict_again"]]
+    pairs = tests.merge(repetition, on=[*place, "method", "other"], suffixes=("", "_now"))
+    changed = pairs[pairs["verdict"] != pairs["verdict_now"]]
     named = [key for key in place if tests[key].nunique() > 1]
     texts = [
         f"{''.join(f'{row[key]}, ' for key in named)}{row['method']} from {row['other']}: "
-        f"{row['verdict_again']}, not {row['verdict']}"
+        f"{row['verdict_now']}, not {row['verdict']}"
         for row in changed.to_dict("records")
     ]
     return f"these verdicts change: {'; '.join(texts)}" if texts else NO_CHANGE
@@ -445,7 +445,7 @@ def leaders(
         summary: Summaries by setting and method, see `fl.report.summaries.summarise`.
         baseline: The study's baseline.
     """
-    tests = comparisons[able(comparisons)]
+    tests = comparisons[is_testable(comparisons)]
     leading: set[tuple[str, ...]] = set()
     for setting, group in summary[summary["mean"].notna()].groupby(SETTING, sort=False):
         in_setting = tests[(tests[SETTING] == list(setting)).all(axis=1)]
@@ -463,7 +463,7 @@ def leaders(
     return leading
 
 
-def able(comparisons: pd.DataFrame) -> pd.Series:
+def is_testable(comparisons: pd.DataFrame) -> pd.Series:
     """Return whether each comparison is tested over enough draws or seeds to be significant."""
     return comparisons["p"].notna() & (comparisons["n"].map(smallest_p) <= LEVEL)
 

@@ -16,7 +16,7 @@ from fl.plan import track as track_file
 from fl.plan.track import Track
 from fl.report import claims, kept_tracks
 from fl.report.cells import MINUS, number
-from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP, Kept
+from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP, TrackResults
 
 VERDICTS = (claims.AHEAD, claims.BEHIND, EQUAL, claims.OPEN, NO_OP, MISSING_RUN)
 """Verdicts in the order of legends and counts."""
@@ -36,7 +36,7 @@ class TrackClaims:
     """A track and what is claimed on it.
 
     Attributes:
-        track: The track.
+        file: What the track's file says.
         verdicts: A row for each comparison, `fl.report.kept_tracks.verdicts`.
         at_equal_cost: The same beside a baseline of equal operations, without what costs too much.
         means: Mean over draws of ``value`` (mean over clients), ``bytes`` and ``operations``, by
@@ -46,7 +46,7 @@ class TrackClaims:
         second: Verdicts of the track with other tuning and scored clients; None if not trained.
     """
 
-    track: Track
+    file: Track
     verdicts: pd.DataFrame
     at_equal_cost: pd.DataFrame
     means: pd.DataFrame
@@ -57,28 +57,34 @@ class TrackClaims:
     @property
     def name(self) -> str:
         """Name of the track."""
-        return self.track.name
+        return self.file.name
+
+    @property
+    def clients(self) -> int:
+        """Number of clients in the comparison with the most; 0 if nothing is tested."""
+        count = self.verdicts["n"].max()
+        return 0 if math.isnan(count) else int(count)
 
     @property
     def unit(self) -> float:
         """Factor from differences to what is shown: points of shares, units of other metrics."""
-        return 100.0 if self.track.metric in SHARES else 1.0
+        return 100.0 if self.file.metric in SHARES else 1.0
 
     @property
     def unit_text(self) -> str:
         """Unit of differences that are shown."""
-        return "points" if self.track.metric in SHARES else f"lower {self.track.metric.upper()}"
+        return "points" if self.file.metric in SHARES else f"lower {self.file.metric.upper()}"
 
     @property
     def margin_unit(self) -> str:
         """Unit of the margin."""
-        return "points" if self.track.metric in SHARES else f"of {self.track.metric.upper()}"
+        return "points" if self.file.metric in SHARES else f"of {self.file.metric.upper()}"
 
     def shown(self, difference: float) -> str:
         """Return a difference as text, with one digit more than the margin; more is better."""
-        if self.track.metric in SHARES:
-            return number(difference, self.track.metric, signed=True)
-        digits = max(0, 1 - math.floor(math.log10(self.track.margin)))
+        if self.file.metric in SHARES:
+            return number(difference, self.file.metric, signed=True)
+        digits = max(0, 1 - math.floor(math.log10(self.file.margin)))
         text = f"{difference:+.{digits}f}"
         return (text if round(difference, digits) else text.lstrip("+-")).replace("-", MINUS)
 
@@ -96,46 +102,45 @@ def read(folder: Path) -> list[TrackClaims]:
     Raises:
         FedloomError: If a track's file is wrong, or its results cannot be read.
     """
-    found = []
+    tracks = []
     for name in track_file.names(folder):
         place, second = (kept_tracks.folder_of(folder, name, i) for i in (0, 1))
         if place.exists():
-            other = kept_tracks.read(second) if second.exists() else None
-            track = track_file.read(folder, name)
-            found.append(of_track(track, kept_tracks.read(place), other))
-    return found
+            second_results = kept_tracks.read(second) if second.exists() else None
+            file = track_file.read(folder, name)
+            tracks.append(of_track(file, kept_tracks.read(place), second_results))
+    return tracks
 
 
-def of_track(track: Track, kept: Kept, second: Kept | None = None) -> TrackClaims:
+def of_track(
+    file: Track, results: TrackResults, second_results: TrackResults | None = None
+) -> TrackClaims:
     """Return what is claimed on a track by its kept results.
 
     Args:
-        track: The track.
-        kept: Its kept results.
-        second: Those with other tuning and scored clients, if there are any.
+        file: What the track's file says.
+        results: Its kept results.
+        second_results: Those with other tuning and scored clients, if there are any.
     """
     keys = ["budget", "entry", "clients"]
-    costs = kept.runs.groupby(keys)[["bytes", "operations"]].mean()
+    costs = results.runs.groupby(keys)[["bytes", "operations"]].mean()
     # Values of the floor have no run, and a run that diverged has the values of the floor.
-    records = []
-    for key in costs.index:
-        budget, entry, role = key
-        values = kept_tracks.entry_values(kept, entry, role, budget)
-        records.append(math.nan if values is None else float(values.mean(axis=1).mean()))
-    means = costs.assign(value=records).reset_index()
-    titles = dict(zip(kept.runs["entry"], kept.runs["title"], strict=True))
+    scores = []
+    for budget, entry, role in costs.index:
+        values = kept_tracks.entry_values(results, entry, role, budget)
+        scores.append(math.nan if values is None else float(values.mean(axis=1).mean()))
     return TrackClaims(
-        track,
-        kept_tracks.verdicts(kept, track),
-        kept_tracks.at_equal_cost(kept, track, COST),
-        means,
-        titles,
-        kept.about,
-        None if second is None else kept_tracks.verdicts(second, track),
+        file,
+        kept_tracks.verdicts(results, file),
+        kept_tracks.at_equal_cost(results, file, COST),
+        costs.assign(value=scores).reset_index(),
+        dict(zip(results.runs["entry"], results.runs["title"], strict=True)),
+        results.about,
+        None if second_results is None else kept_tracks.verdicts(second_results, file),
     )
 
 
-def decided(track: Track) -> str:
+def comparison_hash(track: Track) -> str:
     """Return a hash of what a track's file says of comparisons, to see whether it was changed."""
     families = {name: asdict(family) for name, family in track.families.items()}
     return digest([families, track.margin, track.diverged])
@@ -143,17 +148,17 @@ def decided(track: Track) -> str:
 
 def share_kept(first: pd.DataFrame, second: pd.DataFrame) -> tuple[int, int]:
     """Return how many claims of a first table of verdicts a second one keeps, and their number."""
-    both = first.merge(second, on=["family", "entry", "other"], suffixes=("", "_second"))
-    both = both[both["verdict"].isin([claims.AHEAD, claims.BEHIND, EQUAL])]
-    return int((both["verdict"] == both["verdict_second"]).sum()), len(both)
+    pairs = first.merge(second, on=["family", "entry", "other"], suffixes=("", "_second"))
+    pairs = pairs[pairs["verdict"].isin([claims.AHEAD, claims.BEHIND, EQUAL])]
+    return int((pairs["verdict"] == pairs["verdict_second"]).sum()), len(pairs)
 
 
 def families_of(tracks: Sequence[TrackClaims]) -> dict[str, str]:
     """Return the baseline's title of each family of the tracks, by the family's name."""
     return {
-        name: one.title_of(family.baseline)
-        for one in tracks
-        for name, family in one.track.families.items()
+        name: track.title_of(family.baseline)
+        for track in tracks
+        for name, family in track.file.families.items()
     }
 
 
@@ -164,8 +169,8 @@ def sorted_entries(tracks: Sequence[TrackClaims], family: str) -> list[str]:
     they are at their no-op, have the place of a difference of 0.
     """
     places = []
-    for one in tracks:
-        rows = one.verdicts[one.verdicts["family"] == family].set_index("entry")
+    for track in tracks:
+        rows = track.verdicts[track.verdicts["family"] == family].set_index("entry")
         places.append(rows["difference"].fillna(0.0).rank(pct=True))
     mean = pd.concat(places, axis=1).mean(axis=1) if places else pd.Series(dtype="float64")
     return [*map(str, mean.sort_values(ascending=False, kind="stable").index)]
@@ -173,23 +178,23 @@ def sorted_entries(tracks: Sequence[TrackClaims], family: str) -> list[str]:
 
 def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
     """Return five sentences on the verdicts of all tracks: counts, leads, what they rest on."""
-    counts = pd.concat(one.verdicts["verdict"] for one in tracks).value_counts()
+    counts = pd.concat(track.verdicts["verdict"] for track in tracks).value_counts()
     total = int(counts.sum())
     by_verdict = ", ".join(f"{counts[v]} {_COUNTED[v]}" for v in VERDICTS if v in counts)
-    found = [
+    texts = [
         f"{quantity(total, 'comparison')} on {quantity(len(tracks), 'track')}, over "
-        f"{sum(_clients(one) for one in tracks):,} clients who chose nothing: {by_verdict}."
+        f"{sum(track.clients for track in tracks):,} clients who chose nothing: {by_verdict}."
     ]
     for family, baseline in families_of(tracks).items():
-        found.append(_leads(tracks, family, baseline))
-    kept, leads, unpriced = _at_equal_cost(tracks)
+        texts.append(_leads(tracks, family, baseline))
+    lasting, leads, unpriced = _at_equal_cost(tracks)
     if leads:
-        found.append(
-            f"Of {quantity(leads, 'lead')}, {kept} stay beside a baseline that is trained for as "
-            f"many operations"
+        texts.append(
+            f"Of {quantity(leads, 'lead')}, {lasting} stay beside a baseline that is trained for "
+            "as many operations"
             + (f", and {unpriced} cost more than the longest baseline." if unpriced else ".")
         )
-    return found
+    return texts
 
 
 _COUNTED = {
@@ -202,14 +207,9 @@ _COUNTED = {
 }
 
 
-def _clients(one: TrackClaims) -> int:
-    count = one.verdicts["n"].max()
-    return 0 if math.isnan(count) else int(count)
-
-
 def _leads(tracks: Sequence[TrackClaims], family: str, baseline: str) -> str:
     """Return a sentence on the entries of a family that are ahead on most tracks."""
-    counts, titles = tally(tracks, family), _titles(tracks)
+    counts, titles = tally(tracks, family), titles_of(tracks)
     counts = counts.drop(index=[*REFERENCES], errors="ignore")
     ahead = counts[counts[claims.AHEAD] > 0].sort_values(
         [claims.AHEAD, claims.BEHIND], ascending=[False, True], kind="stable"
@@ -221,9 +221,9 @@ def _leads(tracks: Sequence[TrackClaims], family: str, baseline: str) -> str:
         + (f" (behind on {row[claims.BEHIND]})" if row[claims.BEHIND] else "")
         for entry, row in ahead.head(MOST_NAMED).iterrows()
     ]
-    rest = len(ahead) - len(named)
-    more = f", and {rest} more on one or more" if rest else ""
-    return f"{family.capitalize()}: ahead of {baseline} are {', '.join(named)} tracks{more}."
+    unnamed = len(ahead) - len(named)
+    end = f", and {unnamed} more on one or more" if unnamed else ""
+    return f"{family.capitalize()}: ahead of {baseline} are {', '.join(named)} tracks{end}."
 
 
 def tally(tracks: Sequence[TrackClaims], family: str) -> pd.DataFrame:
@@ -233,27 +233,27 @@ def tally(tracks: Sequence[TrackClaims], family: str) -> pd.DataFrame:
         tracks: The tracks.
         family: Name of the family.
     """
-    rows = pd.concat(one.verdicts[one.verdicts["family"] == family] for one in tracks)
+    rows = pd.concat(track.verdicts[track.verdicts["family"] == family] for track in tracks)
     table = pd.crosstab(rows["entry"], rows["verdict"]).reindex(columns=[*VERDICTS], fill_value=0)
     return table.loc[rows["entry"].unique()].assign(tracks=table.sum(axis=1))
 
 
-def _titles(tracks: Sequence[TrackClaims]) -> dict[str, str]:
-    return {entry: title for one in tracks for entry, title in one.titles.items()}
+def titles_of(tracks: Sequence[TrackClaims]) -> dict[str, str]:
+    """Return the names of the tracks' entries in print."""
+    return {entry: title for track in tracks for entry, title in track.titles.items()}
 
 
 def _at_equal_cost(tracks: Sequence[TrackClaims]) -> tuple[int, int, int]:
     """Return leads that stay at equal cost, all leads, and leads that cost too much to say."""
     pair = ["family", "entry"]
-    kept = leads = unpriced = 0
-    for one in tracks:
-        ahead = one.verdicts[one.verdicts["verdict"] == claims.AHEAD][pair]
+    lasting = leads = unpriced = 0
+    for track in tracks:
+        ahead = track.verdicts[track.verdicts["verdict"] == claims.AHEAD][pair]
         leads += len(ahead)
-        if len(one.at_equal_cost):
-            beside = ahead.merge(one.at_equal_cost[[*pair, "verdict"]], how="left")
-            kept += int((beside["verdict"] == claims.AHEAD).sum())
-            unpriced += int(beside["verdict"].isna().sum())
-    return kept, leads, unpriced
+        verdicts = ahead.merge(track.at_equal_cost[[*pair, "verdict"]], how="left")["verdict"]
+        lasting += int((verdicts == claims.AHEAD).sum())
+        unpriced += int(verdicts.isna().sum())
+    return lasting, leads, unpriced
 
 
 def advice(tracks: Sequence[TrackClaims]) -> list[str]:
@@ -262,26 +262,26 @@ def advice(tracks: Sequence[TrackClaims]) -> list[str]:
     A method is named if it is ahead on two tracks or more, at equal operations too, and behind on
     none.
     """
-    titles, steps = _titles(tracks), []
+    titles, steps = titles_of(tracks), []
     for family, baseline in families_of(tracks).items():
         counts = tally(tracks, family).drop(index=[*REFERENCES], errors="ignore")
-        at_cost = pd.concat(one.at_equal_cost for one in tracks)
-        if len(at_cost):
-            is_ahead = (at_cost["family"] == family) & (at_cost["verdict"] == claims.AHEAD)
-            leads = at_cost.loc[is_ahead, "entry"].value_counts()
-            counts["leads"] = leads.reindex(counts.index, fill_value=0)
-        else:
-            counts["leads"] = counts[claims.AHEAD]
-        is_safe = (counts[claims.AHEAD] > 1) & (counts["leads"] > 1) & (counts[claims.BEHIND] == 0)
-        safe = counts[is_safe].sort_values("leads", ascending=False, kind="stable")
-        bad = counts[(counts[claims.BEHIND] > counts["tracks"] / 2) & (counts[claims.AHEAD] == 0)]
+        at_cost = pd.concat(track.at_equal_cost for track in tracks)
+        is_ahead = (at_cost["family"] == family) & (at_cost["verdict"] == claims.AHEAD)
+        leads = at_cost.loc[is_ahead, "entry"].value_counts()
+        counts["leads"] = leads.reindex(counts.index, fill_value=0)
+        ahead, behind = counts[claims.AHEAD], counts[claims.BEHIND]
+        winners = counts[(ahead > 1) & (counts["leads"] > 1) & (behind == 0)]
+        winners = winners.sort_values("leads", ascending=False, kind="stable")
+        losers = counts[(behind > counts["tracks"] / 2) & (ahead == 0)]
         idle = counts[counts[NO_OP] > counts["tracks"] / 3]
         text = f"{family.capitalize()}: start with {baseline}; "
         text += (
-            f"then try {_named(safe, titles, 'or')}" if len(safe) else "nothing is surely better"
+            f"then try {_named(winners, titles, 'or')}"
+            if len(winners)
+            else "nothing is surely better"
         )
-        if len(bad):
-            text += f"; mostly behind: {_named(bad, titles, 'and')}"
+        if len(losers):
+            text += f"; mostly behind: {_named(losers, titles, 'and')}"
         if len(idle):
             text += f"; often tuned to do nothing: {_named(idle, titles, 'and')}"
         steps.append(f"{text}.")

@@ -12,7 +12,7 @@ import pandas as pd
 from fl.blocks.plotting import PAGE_WIDTH, Look, as_picture
 from fl.report import claims
 from fl.report.cells import unit
-from fl.report.client_claims import COST, TrackClaims, families_of, sorted_entries
+from fl.report.client_claims import COST, TrackClaims, families_of, sorted_entries, titles_of
 from fl.report.kept_tracks import EQUAL, NO_OP
 
 if TYPE_CHECKING:
@@ -39,18 +39,18 @@ def _styles(look: Look) -> dict[str, dict[str, Any]]:
     }
 
 
-def _limit(one: TrackClaims, rows: pd.DataFrame) -> float:
+def _limit(track: TrackClaims, rows: pd.DataFrame) -> float:
     """Return half the width of an axis that shows most differences with their intervals."""
     differences = rows["difference"].abs().dropna()
     if differences.empty:
-        return 3 * one.unit * one.track.margin
+        return 3 * track.unit * track.file.margin
     spread = (rows["high"] - rows["low"]).median() / 2
     reach = 1.25 * (differences.quantile(0.85) + spread)
-    return one.unit * max(float(reach), 2 * one.track.margin)
+    return track.unit * max(float(reach), 2 * track.file.margin)
 
 
 def _draw_row(
-    look: Look, axes: Axes, height: float, row: dict[Any, Any], one: TrackClaims, limit: float
+    look: Look, axes: Axes, height: float, row: dict[Any, Any], track: TrackClaims, limit: float
 ) -> None:
     """Draw point and interval of a comparison; where the point is beyond the limit, an arrow."""
     style = _styles(look).get(row["verdict"])
@@ -59,7 +59,7 @@ def _draw_row(
     if row["verdict"] == NO_OP:
         axes.plot(0, height, ls="", ms=3.6, mew=0.9, zorder=3, **style)
         return
-    middle, low, high = (one.unit * row[key] for key in ("difference", "low", "high"))
+    middle, low, high = (track.unit * row[key] for key in ("difference", "low", "high"))
     if abs(middle) > 0.95 * limit:
         side = np.sign(middle)
         axes.plot(side * 0.95 * limit, height, ">" if side > 0 else "<", ms=4, color=style["color"])
@@ -69,8 +69,8 @@ def _draw_row(
     axes.plot(middle, height, ls="", ms=size, mew=0.9, zorder=3, **style)
 
 
-def _legend(look: Look, figure: Figure, verdicts: set[str], more: Sequence[Any] = ()) -> None:
-    """Add a legend of the verdicts that occur, above the figure."""
+def _legend(look: Look, figure: Figure, verdicts: set[str], marks: Sequence[Any] = ()) -> None:
+    """Add a legend of the verdicts that occur and of further marks, above the figure."""
     from matplotlib.lines import Line2D
 
     labels = {NO_OP: "at its no-op: is another entry"}
@@ -79,7 +79,7 @@ def _legend(look: Look, figure: Figure, verdicts: set[str], more: Sequence[Any] 
         for v, style in _styles(look).items()
         if v in verdicts
     ]
-    handles += more
+    handles += marks
     figure.legend(
         handles=handles,
         loc="outside upper left",
@@ -89,9 +89,9 @@ def _legend(look: Look, figure: Figure, verdicts: set[str], more: Sequence[Any] 
     )
 
 
-def _band(look: Look, axes: Axes, one: TrackClaims) -> None:
+def _band(look: Look, axes: Axes, track: TrackClaims) -> None:
     """Shade the differences within which entries are equal."""
-    margin = one.unit * one.track.margin
+    margin = track.unit * track.file.margin
     axes.axvspan(-margin, margin, color=look.rule, alpha=0.6, lw=0)
     axes.axvline(0, color=look.muted, lw=0.7)
 
@@ -115,30 +115,29 @@ def overview(look: Look, tracks: Sequence[TrackClaims]) -> Figure:
         for entry in sorted_entries(tracks, family):
             heights[family, entry] = row
             row += 1
-    titles = {entry: title for one in tracks for entry, title in one.titles.items()}
+    titles = titles_of(tracks)
     figure = NewFigure(figsize=(PAGE_WIDTH, 1.0 + ROW * row))
     panels = [figure.add_subplot(1, len(tracks), i + 1) for i in range(len(tracks))]
-    for i, (axes, one) in enumerate(zip(panels, tracks, strict=True)):
-        limit = _limit(one, one.verdicts)
-        _band(look, axes, one)
-        for record in one.verdicts.to_dict("records"):
+    for i, (axes, track) in enumerate(zip(panels, tracks, strict=True)):
+        limit = _limit(track, track.verdicts)
+        _band(look, axes, track)
+        for record in track.verdicts.to_dict("records"):
             height = heights[record["family"], record["entry"]]
-            _draw_row(look, axes, height, record, one, limit)
-            if abs(one.unit * record["difference"]) > 0.95 * limit:
+            _draw_row(look, axes, height, record, track, limit)
+            if abs(track.unit * record["difference"]) > 0.95 * limit:
                 side = np.sign(record["difference"])
                 axes.text(
-                    *(side * 0.84 * limit, height, one.shown(record["difference"])),
+                    *(side * 0.84 * limit, height, track.shown(record["difference"])),
                     ha="right" if side > 0 else "left",
                     va="center",
                     fontsize=SMALL - 1,
                     color=look.ink,
                 )
-        axes.set(xlim=(-limit, limit), ylim=(row - 0.4, -0.6), xlabel=one.unit_text)
+        axes.set(xlim=(-limit, limit), ylim=(row - 0.4, -0.6), xlabel=track.unit_text)
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], symmetric=True))
         axes.tick_params(axis="x", labelsize=SMALL)
         axes.xaxis.label.set_fontsize(SMALL + 0.5)
-        clients = int(one.verdicts["n"].max()) if one.verdicts["n"].notna().any() else 0
-        axes.set_title(f"{one.name}\n{clients} clients", fontsize=SMALL + 1)
+        axes.set_title(f"{track.name}\n{track.clients} clients", fontsize=SMALL + 1)
         axes.spines["left"].set_visible(False)
         for head in heads:
             axes.axhline(head, color=look.rule, lw=0.6, zorder=0)
@@ -150,41 +149,39 @@ def overview(look: Look, tracks: Sequence[TrackClaims]) -> Figure:
             axes.tick_params(axis="y", length=0, labelsize=SMALL)
             for label in axes.get_yticklabels()[: len(heads)]:
                 label.set(fontweight="bold", color=look.ink)
-    _legend(look, figure, {v for one in tracks for v in one.verdicts["verdict"]})
+    _legend(look, figure, {v for track in tracks for v in track.verdicts["verdict"]})
     return figure
 
 
 @as_picture
-def intervals(look: Look, one: TrackClaims) -> Figure:
+def intervals(look: Look, track: TrackClaims) -> Figure:
     """Draw the comparisons of a track, a family below another, each sorted by its difference.
 
-    A bar stands at the difference from a baseline of equal operations, where there is one.
+    A bar stands at the difference from a baseline of equal operations, where there is track.
     """
     from matplotlib.figure import Figure as NewFigure
     from matplotlib.lines import Line2D
 
     tables = {
         name: rows.sort_values("difference", ascending=False, na_position="last", kind="stable")
-        for name, rows in one.verdicts.groupby("family", sort=False)
+        for name, rows in track.verdicts.groupby("family", sort=False)
     }
     counts = [len(rows) for rows in tables.values()]
     figure = NewFigure(figsize=(PAGE_WIDTH, 1.0 + 0.35 * len(counts) + ROW * sum(counts)))
     grid = figure.add_gridspec(len(counts), 1, height_ratios=[n + 1 for n in counts])
-    limit = _limit(one, one.verdicts)
-    equal = one.at_equal_cost
+    limit = _limit(track, track.verdicts)
+    equal = track.at_equal_cost
     for i, (name, rows) in enumerate(tables.items()):
         axes = figure.add_subplot(grid[i])
-        _band(look, axes, one)
-        own = equal[equal["family"] == name] if len(equal) else equal
-        at_cost = dict(zip(own["entry"], own["difference"], strict=True)) if len(own) else {}
+        _band(look, axes, track)
+        at_cost = equal[equal["family"] == name].set_index("entry")["difference"]
         for height, record in enumerate(rows.to_dict("records")):
-            _draw_row(look, axes, height, record, one, limit)
-            other = one.unit * at_cost.get(record["entry"], np.nan)
-            if abs(other) <= limit:
-                axes.plot(other, height, "|", ms=6, mew=1.2, color=look.ink, zorder=2.5)
-            text = _row_text(one, record)
+            _draw_row(look, axes, height, record, track, limit)
+            at_cost_of_entry = track.unit * at_cost.get(record["entry"], np.nan)
+            if abs(at_cost_of_entry) <= limit:
+                axes.plot(at_cost_of_entry, height, "|", ms=6, mew=1.2, color=look.ink, zorder=2.5)
             axes.annotate(
-                text,
+                _row_text(track, record),
                 (1.01, height),
                 xycoords=("axes fraction", "data"),
                 va="center",
@@ -192,56 +189,56 @@ def intervals(look: Look, one: TrackClaims) -> Figure:
                 annotation_clip=False,
                 color=look.ink,
             )
-        family = one.track.families[str(name)]
+        family = track.file.families[str(name)]
         axes.set_title(
-            f"{str(name).capitalize()}, from {one.title_of(family.baseline)}",
+            f"{str(name).capitalize()}, from {track.title_of(family.baseline)}",
             loc="left",
             fontsize=SMALL + 1.5,
         )
         axes.set(xlim=(-limit, limit), ylim=(len(rows) - 0.4, -0.6))
-        axes.set_yticks(range(len(rows)), [one.title_of(entry) for entry in rows["entry"]])
+        axes.set_yticks(range(len(rows)), [track.title_of(entry) for entry in rows["entry"]])
         axes.tick_params(axis="y", length=0, labelsize=SMALL)
         axes.tick_params(axis="x", labelsize=SMALL)
         if i == len(counts) - 1:
-            axes.set_xlabel(one.unit_text)
+            axes.set_xlabel(track.unit_text)
     bar = Line2D(
         *([], []), ls="", marker="|", ms=7, mew=1.2, color=look.ink, label="at equal operations"
     )
-    _legend(look, figure, {*one.verdicts["verdict"]}, [bar] if len(equal) else [])
+    _legend(look, figure, {*track.verdicts["verdict"]}, [bar] if len(equal) else [])
     return figure
 
 
-def _row_text(one: TrackClaims, record: dict[Any, Any]) -> str:
+def _row_text(track: TrackClaims, record: dict[Any, Any]) -> str:
     """Return difference and interval of a comparison as text."""
     if record["verdict"] not in (claims.AHEAD, claims.BEHIND, EQUAL, claims.OPEN):
-        return f"is {one.title_of(record['no_op'])}" if record["no_op"] else "no verdict"
-    middle, low, high = (one.shown(record[key]) for key in ("difference", "low", "high"))
+        return f"is {track.title_of(record['no_op'])}" if record["no_op"] else "no verdict"
+    middle, low, high = (track.shown(record[key]) for key in ("difference", "low", "high"))
     return f"{middle} ({low} to {high})"
 
 
 @as_picture
-def costs(look: Look, one: TrackClaims, role: str) -> Figure:
+def costs(look: Look, track: TrackClaims, role: str) -> Figure:
     """Draw values against operations, with curves over budgets of the best and of the baselines.
 
-    A method whose point is above a baseline's curve has more than a longer training of that one.
+    A method whose point is above a baseline's curve has more than a longer training of that track.
 
     Args:
         look: Colours.
-        one: The track.
+        track: The track.
         role: The clients.
     """
     from matplotlib.figure import Figure as NewFigure
     from matplotlib.ticker import NullFormatter
 
-    means = one.means[one.means["clients"] == role]
+    means = track.means[track.means["clients"] == role]
     baselines = list(
-        dict.fromkeys(f.baseline for f in one.track.families.values() if f.clients == role)
+        dict.fromkeys(f.baseline for f in track.file.families.values() if f.clients == role)
     )
     first = means[means["budget"] == 1].set_index("entry")
     reference = float(first[COST][baselines[0]])
     figure = NewFigure(figsize=(PAGE_WIDTH, 4.2))
     axes = figure.add_subplot()
-    order = first["value"].sort_values(ascending=one.track.sign < 0, kind="stable").index
+    order = first["value"].sort_values(ascending=track.file.sign < 0, kind="stable").index
     long = means.groupby("entry")["budget"].nunique()
     curved = [e for e in order if long[e] > 1 and e not in baselines][:NAMED]
     ends: list[tuple[float, float, str, str]] = []
@@ -249,7 +246,7 @@ def costs(look: Look, one: TrackClaims, role: str) -> Figure:
         rows = means[means["entry"] == entry].sort_values("budget")
         if entry not in (*curved, *baselines):
             rows = rows[rows["budget"] == 1]
-        prices, values = rows[COST] / reference, one.unit * rows["value"]
+        prices, values = rows[COST] / reference, track.unit * rows["value"]
         is_base = entry in baselines
         colour = look.colour(baselines.index(entry)) if is_base else look.muted
         axes.plot(
@@ -270,22 +267,22 @@ def costs(look: Look, one: TrackClaims, role: str) -> Figure:
     axes.set_xticks(multiples, [f"{m}" for m in multiples])
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set(
-        xlabel=f"operations, as a multiple of those of {one.title_of(baselines[0])}",
-        ylabel=unit(one.track.metric),
+        xlabel=f"operations, as a multiple of those of {track.title_of(baselines[0])}",
+        ylabel=unit(track.file.metric),
     )
-    bottom = one.unit * first["value"].quantile(0.12 if one.track.sign > 0 else 0.88)
-    best = one.unit * (means["value"].max() if one.track.sign > 0 else means["value"].min())
+    bottom = track.unit * first["value"].quantile(0.12 if track.file.sign > 0 else 0.88)
+    best = track.unit * (means["value"].max() if track.file.sign > 0 else means["value"].min())
     room = 0.06 * (best - bottom)
     axes.set_ylim(bottom - room, best + room)
     axes.grid(axis="y")
-    _name_ends(axes, ends, one, baselines, [bottom - room, best + room])
+    _name_ends(axes, ends, track, baselines, [bottom - room, best + room])
     return figure
 
 
 def _name_ends(
     axes: Axes,
     ends: list[tuple[float, float, str, str]],
-    one: TrackClaims,
+    track: TrackClaims,
     baselines: list[str],
     limits: list[float],
 ) -> None:
@@ -302,7 +299,7 @@ def _name_ends(
     for i, place in zip(order, places, strict=True):
         price, value, entry, colour = ends[i]
         axes.annotate(
-            one.title_of(entry),
+            track.title_of(entry),
             (price, value),
             (1.015, min(place + shift, 1.0)),
             textcoords="axes fraction",

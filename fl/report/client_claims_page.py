@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from fl.base.units import quantity
 from fl.blocks.plotting import Picture
 from fl.plan.track import NEWCOMERS, PARTICIPANTS
-from fl.report import client_claims, client_claims_figures, client_claims_tables, page
-from fl.report.cells import number
+from fl.report import claims, client_claims, client_claims_figures, page
+from fl.report.cells import NOTHING, Cell, Row, Table, columns, multiple, number, probability
 from fl.report.client_claims import TrackClaims
+from fl.report.kept_tracks import MISSING_RUN, NO_OP
 
 PICTURES = "comparison"
 """Folder of the page's pictures, beside the page."""
+
+TABLE_HEADS = (
+    *("track", "family", "value", "clients", "difference", "p", "p, these\nmodels"),
+    *("p,\nre-splits", "p,\nequal", "better", "verdict"),
+    *("equal\noperations", "bytes", "operations"),
+)
+"""Columns of `long_table` after the first."""
 
 FILTERS = (
     '<div class="table-filters" data-choices="track family verdict" '
@@ -68,17 +79,17 @@ NOT_CLAIMED = (
 
 def pictures(tracks: Sequence[TrackClaims]) -> dict[str, Picture]:
     """Return the page's pictures by file name, without its ending."""
-    drawn = {"overview": client_claims_figures.overview(tracks)}
-    for one in tracks:
-        drawn[f"{one.name}-intervals"] = client_claims_figures.intervals(one)
-        for role in _roles(one):
-            drawn[f"{one.name}-{role}"] = client_claims_figures.costs(one, role)
-    return drawn
+    by_name = {"overview": client_claims_figures.overview(tracks)}
+    for track in tracks:
+        by_name[f"{track.name}-intervals"] = client_claims_figures.intervals(track)
+        for role in _roles(track):
+            by_name[f"{track.name}-{role}"] = client_claims_figures.costs(track, role)
+    return by_name
 
 
-def _roles(one: TrackClaims) -> list[str]:
-    found = {family.clients for family in one.track.families.values()}
-    return [role for role in (PARTICIPANTS, NEWCOMERS) if role in found]
+def _roles(track: TrackClaims) -> list[str]:
+    roles = {family.clients for family in track.file.families.values()}
+    return [role for role in (PARTICIPANTS, NEWCOMERS) if role in roles]
 
 
 def markdown(tracks: Sequence[TrackClaims]) -> str:
@@ -87,7 +98,7 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
     Args:
         tracks: The tracks, in the order of the page.
     """
-    parts = [
+    blocks = [
         f"# Which method helps clients, on {quantity(len(tracks), 'track')}",
         _picture("overview", "Difference of every entry from its baseline, on every track"),
         "A row is an entry, a panel a track: the mean difference over clients who chose nothing, "
@@ -98,18 +109,18 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
         "## What to do",
         "\n".join(f"- {step}" for step in client_claims.advice(tracks)),
         "## The tracks",
-        *(_track(one) for one in tracks),
+        *(_section(track) for track in tracks),
         "## Every comparison",
         FILTERS,
-        page.to_markdown(client_claims_tables.long_table(tracks)).rstrip(),
+        page.to_markdown(long_table(tracks)).rstrip(),
         "## A method of yours beside them",
         "```sh\n"
         "fedloom new method mine     # writes a file with a method that already runs\n"
-        f"fedloom compare mine 'strength=[0, 0.1, 1]' --only {tracks[0].name}\n"
+        f"python -m tools.comparison {tracks[0].name} --trial mine\n"
         "```",
-        "The second command chooses its point on the tuning clients, trains it on the scored ones, "
-        "and sets it into its family. Nothing but it and FedAvg is trained: what others have is "
-        "kept.",
+        "Between the two commands, add it to `methods` and to a family of the track's file. The "
+        "second chooses its point on the tuning clients, trains it on the scored ones, and tests "
+        "it in its family.",
         "## What is not claimed",
         "\n".join(f"- {text}" for text in NOT_CLAIMED),
         "## All verdicts again",
@@ -118,50 +129,126 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
         "of a track:",
         f"```python\n{SCRIPT}```",
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(blocks) + "\n"
 
 
 def _picture(name: str, text: str) -> str:
     return f"![{text}]({PICTURES}/{name}.svg)"
 
 
-def _track(one: TrackClaims) -> str:
+def _section(track: TrackClaims) -> str:
     """Return the section of a track: what was decided before, its intervals and its costs."""
-    track = one.track
-    about = one.about.get("1", {})
-    decided = (
-        f"decided in [{track.path.name}](../../config/tracks/{track.path.name}) at "
+    file, about = track.file, track.about.get("1", {})
+    registration = (
+        f"decided in [{file.path.name}](../../config/tracks/{file.path.name}) at "
         f"{about['commit'][:8]}, {about['date'][:10]}"
         if "commit" in about
         else "not registered: the file had no commit"
     )
     families = "; ".join(
         f"{name.capitalize()}: {len(family.entries)} entries beside "
-        f"{one.title_of(family.baseline)}, {family.clients}"
-        for name, family in track.families.items()
+        f"{track.title_of(family.baseline)}, {family.clients}"
+        for name, family in file.families.items()
     )
-    margin = number(track.margin, track.metric)
+    comparisons = client_claims.comparison_hash(file)
     remarks = [
         f"**Families, margin or floor were changed after training with budget {budget}.**"
-        for budget, known in one.about.items()
-        if known.get("claims", client_claims.decided(track)) != client_claims.decided(track)
+        for budget, about_budget in track.about.items()
+        if about_budget.get("claims", comparisons) != comparisons
     ]
-    if one.second is not None:
-        same, count = client_claims.share_kept(one.verdicts, one.second)
+    if track.second is not None:
+        lasting, count = client_claims.share_kept(track.verdicts, track.second)
         remarks.append(
-            f"With other tuning and scored clients of the pool {same} of {count} claims stay."
+            f"With other tuning and scored clients of the pool {lasting} of {count} claims stay."
         )
-    parts = [
-        f"### {track.title or one.name}",
-        f"{track.question} A third of the clients chose points (division "
-        f"{track.clients.division}); {quantity(len(track.draws.scored), 'draw')} of the others. "
-        f"{families}. Equal: within {margin} {one.margin_unit}. A run that diverged has the values "
-        f"of the most frequent class or the mean. All this was {decided}.",
+    blocks = [
+        f"### {file.title or track.name}",
+        f"{file.question} A third of the clients chose points (division {file.clients.division}); "
+        f"{quantity(len(file.draws.scored), 'draw')} of the others. {families}. Equal: within "
+        f"{number(file.margin, file.metric)} {track.margin_unit}. A run that diverged has the "
+        f"values of the most frequent class or the mean. All this was {registration}.",
         *remarks,
-        _picture(f"{one.name}-intervals", f"Differences from the baselines on {one.name}"),
+        _picture(f"{track.name}-intervals", f"Differences from the baselines on {track.name}"),
+        *(
+            _picture(f"{track.name}-{role}", f"Values and operations of {role} on {track.name}")
+            for role in _roles(track)
+        ),
     ]
-    parts += [
-        _picture(f"{one.name}-{role}", f"Values and operations of {role} on {one.name}")
-        for role in _roles(one)
+    return "\n\n".join(block.strip() for block in blocks)
+
+
+def long_table(tracks: Sequence[TrackClaims]) -> Table:
+    """Return a row for each comparison of each track, for pages on which readers sort and filter.
+
+    Args:
+        tracks: The tracks.
+    """
+    rows = [
+        Row(track.title_of(str(record["entry"])), tuple(map(Cell, _cells(track, record))))
+        for track in tracks
+        for record in track.verdicts.to_dict("records")
     ]
-    return "\n\n".join(part.strip() for part in parts)
+    caption = (
+        "Every comparison: value on scored clients, and difference from the family's baseline with "
+        "its 95 % interval, where more is better; costs as multiples of the baseline's."
+    )
+    note = (
+        "p: for clients like these and models trained again, corrected for the family; the verdict "
+        "rests on it. These models: for clients like these, by these models alone. Re-splits: for "
+        "these clients, split and trained again. Equal: that the difference is within the "
+        "margin. Better: share of clients with a gain. Equal operations: difference and verdict "
+        "beside a baseline trained for as many. A claim is marked where blocks of clients, such as "
+        "schools of an authority, do not carry it."
+    )
+    texts = ("track", "family", "verdict", "equal\noperations")
+    heads = columns("Method", *TABLE_HEADS, text=texts)
+    return Table("clients", caption, heads, tuple(rows), note=note)
+
+
+def _cells(track: TrackClaims, record: Mapping[Any, Any]) -> list[str]:
+    """Return the texts of a comparison after the name of its entry."""
+    means = track.means[
+        (track.means["budget"] == 1)
+        & (track.means["entry"] == record["entry"])
+        & (track.means["clients"] == record["clients"])
+    ]
+    value = float(means["value"].iloc[0]) if len(means) else np.nan
+    start = [track.name, str(record["family"]), number(value, track.file.metric)]
+    costs = [multiple(record["bytes"]), multiple(record["operations"])]
+    if record["verdict"] in (NO_OP, MISSING_RUN):
+        return [*start, *[NOTHING] * 7, verdict_text(track, record), NOTHING, *costs]
+    shown = [track.shown(record[key]) for key in ("difference", "low", "high")]
+    return [
+        *start,
+        str(int(record["n"])),
+        "{} ({} to {})".format(*shown),
+        *(probability(record[key]) for key in ("p", "p_models", "p_draws", "p_equal")),
+        f"{100 * record['better']:.0f} %",
+        verdict_text(track, record),
+        _at_equal_cost(track, record),
+        *costs,
+    ]
+
+
+def verdict_text(track: TrackClaims, record: Mapping[Any, Any]) -> str:
+    """Return the verdict of a comparison in words.
+
+    Args:
+        track: The track.
+        record: Its row of `fl.report.kept_tracks.verdicts`.
+    """
+    if record["verdict"] == NO_OP:
+        return f"is {track.title_of(record['no_op'])} (no-op)"
+    is_claim = record["verdict"] in (claims.AHEAD, claims.BEHIND)
+    if is_claim and record["p_blocks"] > claims.LEVEL:
+        return f"{record['verdict']} (not over blocks)"
+    return str(record["verdict"])
+
+
+def _at_equal_cost(track: TrackClaims, record: Mapping[Any, Any]) -> str:
+    """Return difference and verdict of an entry beside a baseline of equal cost."""
+    table = track.at_equal_cost
+    table = table[(table["family"] == record["family"]) & (table["entry"] == record["entry"])]
+    if table.empty:
+        return NOTHING
+    return f"{track.shown(table['difference'].iloc[0])}, {table['verdict'].iloc[0]}"

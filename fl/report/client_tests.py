@@ -20,9 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fl.report import claims
+from fl.report.claims import FLIP_SEED, RANDOM_FLIPS
 
-FLIPS, SEED = 2**16 - 1, 0
-"""Number and seed of the flips that are drawn."""
 FLIP_BLOCK = 2**12
 """Number of flips that are held in memory at once."""
 CONFIDENCE = 1 - claims.LEVEL
@@ -32,7 +31,7 @@ ROUNDING = 1e-9
 
 
 class FamilyTest(NamedTuple):
-    """What `family_test` finds, an array [comparisons] each; NaN where nothing can be tested.
+    """Result of `family_test`, an array [comparisons] each; NaN where nothing can be tested.
 
     Attributes:
         difference: Mean over clients of their means over draws.
@@ -57,7 +56,7 @@ def family_test(
     *,
     margin: float = math.nan,
     blocks: np.ndarray | None = None,
-    flips: int = FLIPS,
+    flips: int = RANDOM_FLIPS,
 ) -> FamilyTest:
     """Test all comparisons of a family, with one correction for all of them.
 
@@ -97,14 +96,14 @@ def family_test(
     is_there = np.isfinite(values)
     has_clients, has_draws = is_there.any(axis=(0, 2)), is_there.any(axis=(0, 1))
     values, is_there = values[:, has_clients][:, :, has_draws], is_there[:, has_clients]
-    found = np.full((len(FamilyTest._fields), len(values)), math.nan)
+    results = np.full((len(FamilyTest._fields), len(values)), math.nan)
     is_tested = is_there[:, :, has_draws].any(axis=1).all(axis=1)
     is_tested &= (is_there.any(axis=2).sum(axis=1) > 1) & (has_draws.sum() > 1)
     if is_tested.any():
         numbers = np.arange(len(has_clients)) if blocks is None else np.asarray(blocks)
         _, block_of = np.unique(numbers[has_clients], return_inverse=True)
-        found[:, is_tested] = _test(values[is_tested], margin, block_of, flips)
-    return FamilyTest(*found)
+        results[:, is_tested] = _test(values[is_tested], margin, block_of, flips)
+    return FamilyTest(*results)
 
 
 def _test(values: np.ndarray, margin: float, block_of: np.ndarray, flips: int) -> FamilyTest:
@@ -127,47 +126,53 @@ def _test(values: np.ndarray, margin: float, block_of: np.ndarray, flips: int) -
     def in_blocks(weights: np.ndarray) -> np.ndarray:
         return np.stack([np.bincount(block_of, row) for row in weights])
 
-    parts, whole = in_blocks(share * per_client), in_blocks(share)
-    units = (whole > 0).sum(axis=1)
+    # Of each block, what it adds to the mean, and its share in it.
+    sums, shares = in_blocks(share * per_client), in_blocks(share)
+    units = (shares > 0).sum(axis=1)
     # One block has no spread, so that nothing is known of its mean.
     widening = np.sqrt(units / np.where(units > 1, units - 1, math.nan))
-    centred = widening[:, None] * (parts - difference[:, None] * whole)
-    both = _StepDown(np.abs(difference), _root(parts, by_draw))
-    alone = _StepDown(np.abs(difference), _root(parts))
+    centred = widening[:, None] * (sums - difference[:, None] * shares)
+    over_clients_and_draws = _StepDown(np.abs(difference), _root(sums, by_draw))
+    over_clients = _StepDown(np.abs(difference), _root(sums))
     # The two one-sided tests: that the mean is above -margin, and that it is below it.
     has_margin = math.isfinite(margin)
-    above, below = parts + margin * whole, margin * whole - parts
+    above, below = sums + margin * shares, margin * shares - sums
     sides = np.concatenate([margin + difference, margin - difference])
     spreads = np.concatenate([_root(above, by_draw), _root(below, by_draw)])
     equal = _StepDown(sides, spreads) if has_margin else None
     distances = []
-    for signs, multipliers in _flips(parts.shape[1], draws, flips):
-        by_clients, by_draws = signs @ parts.T, multipliers @ by_draw.T
-        alone.add(np.abs(by_clients))
-        both.add(np.abs(by_clients + by_draws))
+    for signs, multipliers in _flips(sums.shape[1], draws, flips):
+        by_clients, by_draws = signs @ sums.T, multipliers @ by_draw.T
+        over_clients.add(np.abs(by_clients))
+        over_clients_and_draws.add(np.abs(by_clients + by_draws))
         if equal is not None:
-            shift = margin * (signs @ whole.T)
-            sums = (by_clients + shift + by_draws, shift - by_clients - by_draws)
-            equal.add(np.concatenate(sums, axis=1))
+            shift = margin * (signs @ shares.T)
+            gaps = (by_clients + shift + by_draws, shift - by_clients - by_draws)
+            equal.add(np.concatenate(gaps, axis=1))
         distances.append(np.abs(signs @ centred.T + by_draws))
-    half = np.quantile(np.concatenate(distances), CONFIDENCE, axis=0)
+    half_width = np.quantile(np.concatenate(distances), CONFIDENCE, axis=0)
     p_equal = np.full(count, math.nan)
     if equal is not None:
         p_equal = equal.p_values().reshape(2, -1).max(axis=0)
     return FamilyTest(
-        difference, difference - half, difference + half, both.p_values(), alone.p_values(), p_equal
+        difference,
+        difference - half_width,
+        difference + half_width,
+        over_clients_and_draws.p_values(),
+        over_clients.p_values(),
+        p_equal,
     )
 
 
-def _root(*parts: np.ndarray) -> np.ndarray:
-    """Return the root of the sum of squares of all parts of a sum, [comparisons]."""
-    total: np.ndarray = np.sqrt(sum((part**2).sum(axis=1) for part in parts))
+def _root(*terms: np.ndarray) -> np.ndarray:
+    """Return the root of the sum of squares of all terms, [comparisons, terms] each."""
+    total: np.ndarray = np.sqrt(sum((term**2).sum(axis=1) for term in terms))
     return total
 
 
 def _flips(blocks: int, draws: int, flips: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield signs [flips, blocks] and multipliers of draws [flips, draws], some flips at a time."""
-    generator = np.random.default_rng(SEED)
+    generator = np.random.default_rng(FLIP_SEED)
     for start in range(0, flips, FLIP_BLOCK):
         count = min(FLIP_BLOCK, flips - start)
         signs = generator.integers(0, 2, (count, blocks), dtype=np.int8) * 2.0 - 1
@@ -242,9 +247,9 @@ def oracle(values: np.ndarray, group: np.ndarray, reference: int | None = None) 
         base = best_of_all if reference is None else reference
         for number, mean in means.items():
             if np.isfinite(mean).any():
-                mine = group == number
-                point = int(np.nanargmax(mean))
-                gains[mine, scores] = values[point, mine, scores] - values[base, mine, scores]
+                point, is_member = int(np.nanargmax(mean)), group == number
+                members = values[:, is_member, scores]
+                gains[is_member, scores] = members[point] - members[base]
     return _mean(gains, 1)
 
 

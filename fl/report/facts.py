@@ -257,18 +257,24 @@ class Facts:
     @cached_property
     def claims(self) -> pd.DataFrame:
         """Comparisons of methods, see `fl.report.claims.compare_methods`."""
-        return self._comparisons("test")
+        return self.claims_on(self.metric)
 
     @cached_property
     def unseen_claims(self) -> pd.DataFrame:
         """Comparisons on the clients that were held out of training, a family of their own."""
-        return self._comparisons(UNSEEN)
+        return self._comparisons(UNSEEN, self.metric)
 
     def claims_on(self, metric: str) -> pd.DataFrame:
         """Return the comparisons by a metric, each metric a family of its own."""
-        return self.claims if metric == self.metric else self._comparisons("test", metric)
+        if metric not in self._claims_by_metric:
+            self._claims_by_metric[metric] = self._comparisons("test", metric)
+        return self._claims_by_metric[metric]
 
-    def _comparisons(self, split: str, metric: str = "") -> pd.DataFrame:
+    @cached_property
+    def _claims_by_metric(self) -> dict[str, pd.DataFrame]:
+        return {}
+
+    def _comparisons(self, split: str, metric: str) -> pd.DataFrame:
         """Return the comparisons on the clients of a split of test samples."""
         rows = self.rows[self.rows["split"] == split].assign(split="test")
         scored = summaries.complete_rows(summaries.final_rows(rows, "accuracy"), self.runs)
@@ -282,7 +288,7 @@ class Facts:
         return claims.compare_methods(
             rows,
             self.runs,
-            metric or self.metric,
+            metric,
             self.plan.baseline,
             self.plan.contrasts,
             settings=self.setting_by_scenario,

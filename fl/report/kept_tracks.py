@@ -7,7 +7,6 @@ diverged has no values: its clients then have those of `FLOOR`.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from fl.base.files import write_bytes
 from fl.base.schema import COMPLETE, DIVERGED
 from fl.plan.track import FOLDER, Family, Track
 from fl.report import claims, client_tests
-from fl.report.tables import HYPER
+from fl.report.tables import HYPER, METADATA, parquet
 
 PUBLISHED = Path("published") / FOLDER
 """Folder of the folders of tracks in a config folder."""
@@ -78,8 +77,6 @@ the tuning clients of the value on their held-out samples. chosen: the clients f
 chosen.
 """
 
-METADATA = b"fedloom"
-
 NO_OP, EQUAL, MISSING_RUN = "no-op", "equal", "no verdict"
 """Verdicts beside those of `fl.report.claims`."""
 
@@ -87,6 +84,13 @@ CLOSE = 1.01
 """Costs of which one is at most this multiple of the other are equal, as an entry may send a few
 numbers beside the weights.
 """
+
+
+COMPARISON_COLUMNS = [
+    *("family", "entry", "other", "clients", "n", "difference", "low", "high", "p"),
+    *("p_models", "p_blocks", "p_draws", "p_equal", "better", "worse", "verdict"),
+]
+"""Columns of the comparisons of entries, see `verdicts`."""
 
 
 class Costs(NamedTuple):
@@ -104,7 +108,7 @@ class Costs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kept:
+class TrackResults:
     """The kept results of a track.
 
     Attributes:
@@ -122,14 +126,14 @@ class Kept:
     about: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def kept(
+def track_results(
     values: pd.DataFrame, clients: pd.DataFrame, runs: pd.DataFrame, tried: pd.DataFrame
-) -> Kept:
+) -> TrackResults:
     """Return tables as they are kept: columns, types and the order of rows."""
     order = ["budget", "entry", "clients", "draw", "client"]
     hyper = sorted(str(column) for column in tried if str(column).startswith(HYPER))
     first = [*TRIED[:2], *hyper, *TRIED[2:]]
-    return Kept(
+    return TrackResults(
         values[[*VALUES]].astype(VALUES).sort_values(order, ignore_index=True),
         clients[[*CLIENTS]].astype(CLIENTS).sort_values(["draw", "client"], ignore_index=True),
         runs.reindex(columns=[*RUNS]).reset_index(drop=True),
@@ -158,7 +162,7 @@ def folder_of(folder: Path, name: str, division: int = 0) -> Path:
     return place / SECOND if division else place
 
 
-def read(place: Path) -> Kept:
+def read(place: Path) -> TrackResults:
     """Return the kept results in a folder (`folder_of`).
 
     Raises:
@@ -170,7 +174,7 @@ def read(place: Path) -> Kept:
         raise DataError(f"{path}: does not exist", advice=advice)
     try:
         metadata = pq.read_schema(path).metadata or {}
-        return Kept(
+        return TrackResults(
             pd.read_parquet(path).astype(VALUES)[[*VALUES]],
             pd.read_parquet(place / "clients.parquet").astype(CLIENTS)[[*CLIENTS]],
             _read_csv(place / "runs.csv", RUNS),
@@ -191,133 +195,122 @@ def _read_csv(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     return table.assign(**{c: table[c].astype(object).fillna("") for c in texts if c in table})
 
 
-def write(place: Path, new: Kept) -> Kept:
+def write(place: Path, results: TrackResults) -> TrackResults:
     """Write results into a folder; those of other budgets that are there stay.
 
     Returns:
         All results of the folder.
     """
-    everything = new
     if (place / "values.parquet").exists():
-        before = read(place)
-        tables = {
-            key: _joined(getattr(before, key), getattr(new, key))
+        earlier = read(place)
+        values, runs, tried = (
+            _joined(getattr(earlier, key), getattr(results, key))
             for key in ("values", "runs", "tried")
-        }
-        joined = kept(tables["values"], new.clients, tables["runs"], tables["tried"])
-        about = {**before.about, **new.about}
-        everything = replace(joined, about=dict(sorted(about.items(), key=lambda i: int(i[0]))))
+        )
+        about = sorted({**earlier.about, **results.about}.items(), key=lambda item: int(item[0]))
+        joined = track_results(values, results.clients, runs, tried)
+        results = replace(joined, about=dict(about))
     place.mkdir(parents=True, exist_ok=True)
     for key in ("runs", "tried"):
-        text = getattr(everything, key).to_csv(index=False, lineterminator="\n")
+        text = getattr(results, key).to_csv(index=False, lineterminator="\n")
         write_bytes(place / f"{key}.csv", text.encode())
-    write_bytes(place / "clients.parquet", _parquet(everything.clients, {}))
+    write_bytes(place / "clients.parquet", parquet(results.clients, {}, "zstd"))
     # The values come last: if they are there, so are the other files.
-    write_bytes(place / "values.parquet", _parquet(everything.values, everything.about))
-    return everything
+    write_bytes(place / "values.parquet", parquet(results.values, results.about, "zstd"))
+    return results
 
 
-def _joined(before: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+def _joined(earlier: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     """Return rows of other budgets and the new ones, in the order of budgets."""
-    others = before[~before["budget"].isin(new["budget"])]
-    return pd.concat([others, new]).sort_values("budget", kind="stable", ignore_index=True)
+    earlier = earlier[~earlier["budget"].isin(new["budget"])]
+    return pd.concat([earlier, new]).sort_values("budget", kind="stable", ignore_index=True)
 
 
-def _parquet(frame: pd.DataFrame, about: Mapping[str, Any]) -> bytes:
-    table = pa.Table.from_pandas(frame, preserve_index=False)
-    metadata = {**(table.schema.metadata or {}), METADATA: json.dumps(about).encode()}
-    content = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(metadata), content, compression="zstd")
-    return content.getvalue()
-
-
-def entry_values(kept_track: Kept, entry: str, role: str, budget: int = 1) -> pd.DataFrame | None:
+def entry_values(
+    results: TrackResults, entry: str, role: str, budget: int = 1
+) -> pd.DataFrame | None:
     """Return the values of an entry, clients by draws; NaN where a client was not scored.
 
     Clients of a run that diverged have the floor. None if a run is missing.
 
     Args:
-        kept_track: Kept results.
+        results: TrackResults results.
         entry: Name of the entry.
         role: The clients, participants or newcomers.
         budget: The budget.
     """
-    runs = kept_track.runs
+    runs = results.runs
     runs = runs[(runs["entry"] == entry) & (runs["clients"] == role) & (runs["budget"] == budget)]
     if runs.empty or not runs["state"].isin([COMPLETE, DIVERGED]).all():
         return None
-    values = kept_track.values
+    values = results.values
     values = values[(values["clients"] == role) & (values["budget"] == budget)]
-    own = values[values["entry"] == entry]
+    measured = values[values["entry"] == entry]
     lost = runs.loc[runs["state"] == DIVERGED, "draw"]
     floor = values[(values["entry"] == FLOOR) & values["draw"].isin(lost)]
-    scored = pd.concat([own, floor]).dropna(subset=["value"])
+    scored = pd.concat([measured, floor]).dropna(subset=["value"])
     return scored.pivot(index="client", columns="draw", values="value").astype("float64")
 
 
-def verdicts(kept_track: Kept, track: Track, budget: int = 1) -> pd.DataFrame:
+def verdicts(results: TrackResults, track: Track, budget: int = 1) -> pd.DataFrame:
     """Return a row for each comparison of the families of a track.
 
     Returns:
-        ``family, entry, other, clients``; ``n``, the number of clients; ``difference``, the mean
-        over clients of the gain of ``entry`` on ``other`` (less of an error is a gain), with its
-        bounds ``low`` and ``high``; corrected p-values ``p`` (clients and draws), ``p_models``
-        (clients alone), ``p_blocks`` (blocks of clients in place of clients; NaN without blocks)
-        and ``p_draws`` (draws alone), and ``p_equal``; ``better`` and ``worse``, shares of clients;
-        ``verdict``; ``no_op``, the entry that it equals; and ``bytes`` and ``operations``, as
+        `COMPARISON_COLUMNS`, ``no_op``, ``bytes`` and ``operations``. ``n`` is the number of
+        clients; ``difference`` the mean over clients of the gain of ``entry`` on ``other`` (less of
+        an error is a gain), with its bounds ``low`` and ``high``. Corrected p-values are ``p``
+        (clients and draws), ``p_models`` (clients alone), ``p_blocks`` (blocks of clients in place
+        of clients; NaN without blocks), ``p_draws`` (draws alone) and ``p_equal``. ``better`` and
+        ``worse`` are shares of clients, ``no_op`` is the entry that it equals, and costs are
         multiples of those of ``other``.
     """
     tables = [
-        _family_verdicts(kept_track, track, name, family, budget)
+        _family_verdicts(results, track, name, family, budget)
         for name, family in track.families.items()
     ]
     return pd.concat(tables, ignore_index=True)
 
 
 def _family_verdicts(
-    kept_track: Kept, track: Track, name: str, family: Family, budget: int
+    results: TrackResults, track: Track, name: str, family: Family, budget: int
 ) -> pd.DataFrame:
     """Return the rows of `verdicts` of one family."""
-    runs = kept_track.runs[kept_track.runs["budget"] == budget]
+    runs = results.runs[results.runs["budget"] == budget]
     runs = runs[runs["clients"] == family.clients]
     entries = [entry for entry in family.entries if (runs["entry"] == entry).any()]
     no_ops = runs.groupby("entry")["no_op"].first()
     # A run that diverged has ended early.
     complete = runs[runs["state"] == COMPLETE]
     means = complete.groupby("entry")[["bytes", "operations"]].mean().reindex(no_ops.index)
-    baseline = entry_values(kept_track, family.baseline, family.clients, budget)
+    baseline = entry_values(results, family.baseline, family.clients, budget)
     gains: dict[str, pd.DataFrame] = {}
     if baseline is not None:
         for entry in entries:
-            values = entry_values(kept_track, entry, family.clients, budget)
+            values = entry_values(results, entry, family.clients, budget)
             if values is not None and not no_ops[entry]:
                 gains[entry] = track.sign * (values - baseline)
-    tested = _tested(kept_track, gains, track.margin)
+    tested = _tested(results, gains, track.margin)
     records = []
     for entry in entries:
-        found = tested.get(entry, {"verdict": NO_OP if no_ops[entry] else MISSING_RUN})
+        test = tested.get(entry, {"verdict": NO_OP if no_ops[entry] else MISSING_RUN})
         ratios = {
             cost: means.loc[entry, cost] / means[cost].get(family.baseline, math.nan)
             for cost in ("bytes", "operations")
         }
         about = {"family": name, "entry": entry, "other": family.baseline}
         about |= {"clients": family.clients, "no_op": no_ops[entry]}
-        records.append({**about, **found, **ratios})
-    columns = [
-        *("family", "entry", "other", "clients", "n", "difference", "low", "high", "p"),
-        *("p_models", "p_blocks", "p_draws", "p_equal", "better", "worse", "verdict", "no_op"),
-        *("bytes", "operations"),
-    ]
+        records.append({**about, **test, **ratios})
+    columns = [*COMPARISON_COLUMNS, "no_op", "bytes", "operations"]
     return pd.DataFrame(records).reindex(columns=columns)
 
 
 def _tested(
-    kept_track: Kept, gains: Mapping[str, pd.DataFrame], margin: float
+    results: TrackResults, gains: Mapping[str, pd.DataFrame], margin: float
 ) -> dict[str, dict[str, Any]]:
     """Return what is tested of comparisons, corrected together, by entry.
 
     Args:
-        kept_track: Kept results, of which the clients are read.
+        results: TrackResults results, of which the clients are read.
         gains: Gains of each entry, clients by draws.
         margin: Largest difference of equal entries.
     """
@@ -328,11 +321,11 @@ def _tested(
     values = np.stack([gain.to_numpy() for gain in stacked])
     test = client_tests.family_test(values, margin=margin)
     p_draws = client_tests.draws_p_values(values)
-    block = kept_track.clients.groupby("client")["block"].first()[first.index].to_numpy()
+    block = results.clients.groupby("client")["block"].first()[first.index].to_numpy()
     p_blocks = np.full(len(gains), math.nan)
     if (block >= 0).all():
         p_blocks = client_tests.family_test(values, margin=margin, blocks=block).p
-    found = {}
+    tests = {}
     for i, (entry, gain) in enumerate(gains.items()):
         mean = gain.mean(axis=1)
         record: dict[str, Any] = {
@@ -344,7 +337,7 @@ def _tested(
             verdict = claims.AHEAD if record["difference"] > 0 else claims.BEHIND
         elif record["p_equal"] <= claims.LEVEL:
             verdict = EQUAL
-        found[entry] = record | {
+        tests[entry] = record | {
             "n": int(mean.notna().sum()),
             "p_blocks": float(p_blocks[i]),
             "p_draws": float(p_draws[i]),
@@ -352,10 +345,10 @@ def _tested(
             "worse": float((mean < 0).mean()),
             "verdict": verdict,
         }
-    return found
+    return tests
 
 
-def at_equal_cost(kept_track: Kept, track: Track, cost: str) -> pd.DataFrame:
+def at_equal_cost(results: TrackResults, track: Track, cost: str) -> pd.DataFrame:
     """Compare the entries of the families at the budget 1 with their baseline at equal cost.
 
     The value that a baseline would have at the cost of an entry is between those at the two
@@ -363,36 +356,36 @@ def at_equal_cost(kept_track: Kept, track: Track, cost: str) -> pd.DataFrame:
     the lowest. An entry that costs more than the baseline at its largest budget is not compared.
 
     Args:
-        kept_track: Kept results.
+        results: TrackResults results.
         track: The track.
         cost: ``operations`` or ``bytes``.
 
     Returns:
-        The columns of `verdicts` without costs, of entries of which no run is missing.
+        `COMPARISON_COLUMNS` of entries of which no run is missing.
     """
     records = []
     for name, family in track.families.items():
         role, curve = family.clients, []
-        runs = kept_track.runs[kept_track.runs["clients"] == role]
+        runs = results.runs[results.runs["clients"] == role]
         complete = runs["state"] == COMPLETE
         for budget in sorted(runs.loc[runs["entry"] == family.baseline, "budget"].unique()):
-            values = entry_values(kept_track, family.baseline, role, int(budget))
-            is_own = (runs["entry"] == family.baseline) & (runs["budget"] == budget)
+            values = entry_values(results, family.baseline, role, int(budget))
+            is_baseline = (runs["entry"] == family.baseline) & (runs["budget"] == budget)
             if values is not None:
-                curve.append((float(runs.loc[is_own & complete, cost].mean()), values))
+                curve.append((float(runs.loc[is_baseline & complete, cost].mean()), values))
         gains: dict[str, pd.DataFrame] = {}
         for entry in family.entries:
-            own = runs[(runs["entry"] == entry) & (runs["budget"] == 1)]
-            values = entry_values(kept_track, entry, role)
-            price = float(own.loc[own["state"] == COMPLETE, cost].mean())
-            if not curve or values is None or own["no_op"].iloc[0]:
+            entry_runs = runs[(runs["entry"] == entry) & (runs["budget"] == 1)]
+            values = entry_values(results, entry, role)
+            price = float(entry_runs.loc[entry_runs["state"] == COMPLETE, cost].mean())
+            if not curve or values is None or entry_runs["no_op"].iloc[0]:
                 continue
             if price <= CLOSE * curve[-1][0]:
                 gains[entry] = track.sign * (values - _at_cost(curve, price))
         about = {"family": name, "other": family.baseline, "clients": role}
-        tested = _tested(kept_track, gains, track.margin)
-        records += [{**about, "entry": entry, **found} for entry, found in tested.items()]
-    return pd.DataFrame(records)
+        tests = _tested(results, gains, track.margin)
+        records += [{**about, "entry": entry, **test} for entry, test in tests.items()]
+    return pd.DataFrame(records, columns=COMPARISON_COLUMNS)
 
 
 def _at_cost(curve: list[tuple[float, pd.DataFrame]], price: float) -> pd.DataFrame:

@@ -113,11 +113,9 @@ def documents(facts: Facts, tables: Sequence[Table], siunitx: bool = False) -> d
 
 def _head_lines(facts: Facts, siunitx: bool = False) -> str:
     """Return the lines at the beginning of a file: what it needs, and the state of the runs."""
-    needed = PREAMBLE + (
-        f"{SIUNITX} (version 3; without uncertainty-mode=separate it prints 81.2(4))"
-        if siunitx
-        else ""
-    )
+    needed = PREAMBLE
+    if siunitx:
+        needed += f"{SIUNITX} (version 3; without uncertainty-mode=separate it prints 81.2(4))"
     return (
         f"% {facts.plan.hash}: fedloom report {facts.plan.study}; needs {needed}\n"
         f"% {facts.status}\n{FITTED}\n{UNICODE}\n"
@@ -261,16 +259,16 @@ NUMBER = re.compile(rf"([+{MINUS}]?)([\d,]+)(?:\.(\d+))?(?: ± ([\d,]+(?:\.\d+)?
 
 def _number_format(texts: Iterable[str]) -> str:
     """Return the ``table-format`` of siunitx for a column; empty if it has no numbers."""
-    found = [match for match in map(NUMBER.fullmatch, texts) if match]
-    if not found:
+    numbers = [match for match in map(NUMBER.fullmatch, texts) if match]
+    if not numbers:
         return ""
-    decimals = max(len(match[3] or "") for match in found)
-    sign = "+" if any(match[1] == "+" for match in found) else ""
-    sign = sign or ("-" if any(match[1] for match in found) else "")
-    text = f"{sign}{max(len(match[2].replace(',', '')) for match in found)}"
+    decimals = max(len(match[3] or "") for match in numbers)
+    signs = {match[1] for match in numbers}
+    sign = "+" if "+" in signs else "-" if MINUS in signs else ""
+    text = f"{sign}{max(len(match[2].replace(',', '')) for match in numbers)}"
     text += f".{decimals}" if decimals else ""
-    deviations = [re.sub(r"[.,]", "", match[4]).lstrip("0") for match in found if match[4]]
-    return f"{text}({max(1, *map(len, deviations), 1)})" if deviations else text
+    deviations = [re.sub(r"[.,]", "", match[4]).lstrip("0") for match in numbers if match[4]]
+    return f"{text}({max(1, *map(len, deviations))})" if deviations else text
 
 
 def _siunitx(text: str, best: bool) -> str:

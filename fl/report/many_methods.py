@@ -1,13 +1,13 @@
 """Figures that compare many methods: intervals, a map of settings, and mean ranks.
 
-A report has them if it has `MANY` methods; `fl.Result.plot` draws them for any number.
+A report has them if it has `FEWEST_METHODS`; `fl.Result.plot` draws them for any number.
 """
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import matplotlib.figure
     from matplotlib.axes import Axes
 
-MANY = 8
+FEWEST_METHODS = 8
 """Smallest number of methods for which a report has these figures."""
 FEWEST_SETTINGS = 3
 """Smallest number of settings of a map in a report."""
@@ -102,13 +102,12 @@ def interval_drawings(facts: Facts, settings: Sequence[StudySetting]) -> list[Dr
         units = rows.groupby("method", sort=False)["value"].agg(tuple)
         means = units.map(np.mean).sort_values(ascending=not rising(facts.metric), kind="stable")
         verdicts = _verdicts(facts, setting, str(means.index[0]))
-        names = [_name(facts.methods[method]) for method in means.index]
+        titles = [facts.methods[str(method)] for method in means.index]
+        names = [_name(title) for title in titles]
         kinds = [verdicts.get(str(method), claims.OPEN) for method in means.index]
         ordered = [units[method] for method in means.index]
-        best_title = facts.methods[str(means.index[0])]
-        alt = f"means from {number(means.iloc[0], facts.metric)} ({best_title}) to "
-        alt += f"{number(means.iloc[-1], facts.metric)} ({facts.methods[str(means.index[-1])]})."
-
+        alt = f"means from {number(means.iloc[0], facts.metric)} ({titles[0]}) to "
+        alt += f"{number(means.iloc[-1], facts.metric)} ({titles[-1]})."
         draw = partial(_draw_intervals, facts, names, kinds, ordered)
         size = (FIGURE_WIDTH, 0.75 + _height(names))
         drawings.append(Drawing(facts.short_name(setting), alt, size, draw, 18.0))
@@ -129,8 +128,8 @@ def _verdicts(facts: Facts, setting: StudySetting, best: str) -> dict[str, str]:
     for row in rows:
         pair = {row["method"], row["other"]}
         if best in pair:
-            is_told = row["verdict"] in (claims.AHEAD, claims.BEHIND)
-            verdicts[(pair - {best}).pop()] = claims.BEHIND if is_told else row["verdict"]
+            is_claim = row["verdict"] in (claims.AHEAD, claims.BEHIND)
+            verdicts[(pair - {best}).pop()] = claims.BEHIND if is_claim else row["verdict"]
     return verdicts
 
 
@@ -140,13 +139,19 @@ def _name(title: str) -> str:
     return "\n".join(lines) or title
 
 
+def _heights(names: Sequence[str]) -> np.ndarray:
+    """Return the heights of rows with these names, in lines."""
+    return np.array([1.35 + name.count("\n") for name in names])
+
+
 def _height(names: Sequence[str]) -> float:
-    return LINE_HEIGHT * sum(1.35 + name.count("\n") for name in names)
+    """Return the height of all rows in inches."""
+    return LINE_HEIGHT * float(_heights(names).sum())
 
 
 def _rows(axes: Axes, names: Sequence[str]) -> np.ndarray:
     """Label the rows of axes with names, of one line or more; return the places of the rows."""
-    heights = np.array([1.35 + name.count("\n") for name in names])
+    heights = _heights(names)
     places = np.cumsum(heights) - heights / 2
     axes.set_yticks(places, names, fontsize=7)
     axes.set_ylim(heights.sum(), 0)
@@ -167,7 +172,7 @@ def _draw_intervals(
     scale, places = 100 if facts.metric in SHARES else 1, _rows(axes, names)
     is_against_best = facts.plan.baseline not in facts.methods
     labels = {claims.UNINFORMATIVE: "no test", "": "best" if is_against_best else "baseline"}
-    seen: set[str] = set()
+    labelled: set[str] = set()
     for place, kind, units in zip(places, kinds, ordered, strict=True):
         colour, marker = STYLES[kind]
         ink = look.ink if kind == "" else look.muted if colour is None else look.colour(colour)
@@ -176,12 +181,12 @@ def _draw_intervals(
         low, high = claims.interval(units)
         if math.isfinite(low):
             axes.plot([scale * low, scale * high], [place] * 2, color=ink, lw=1.4)
-        label = "_" if kind in seen else labels.get(kind, kind)
+        label = "_" if kind in labelled else labels.get(kind, kind)
         filled = look.paper if kind in (claims.OPEN, claims.UNINFORMATIVE) else ink
         axes.plot(
             *(values.mean(), place), marker, ms=4.5, color=ink, mfc=filled, ls="", label=label
         )
-        seen.add(kind)
+        labelled.add(kind)
         if kind == "":
             axes.axvline(values.mean(), color=look.muted, lw=0.8, ls=DASHED, zorder=0)
     axes.set_xlabel(unit(facts.metric))
@@ -211,11 +216,10 @@ def intervals(facts: Facts) -> Figure | None:
     against = "Ahead, behind: of " + facts.methods.get(baseline or "", "")
     if baseline not in facts.methods:
         against = "Behind: of the best method"
-    counts = unit_values(facts).groupby(KEY)["value"].count()
     interval = ", its 95 % bootstrap interval (line)"
     tests = f" {against}, by the report's tests."
     note = "Intervals of two methods may overlap where one is ahead: tests are of the differences."
-    if claims.smallest_p(int(counts.max())) > claims.LEVEL:
+    if claims.smallest_p(int(facts.summary["n_seeds"].max())) > claims.LEVEL:
         interval = tests = ""
         note = f"There are too few {facts.replicates} for intervals and verdicts."
     caption = (
@@ -234,25 +238,24 @@ def map_drawing(facts: Facts, settings: Sequence[StudySetting]) -> Drawing | Non
     metric, baseline = facts.metric, facts.plan.baseline
     means = facts.summary.pivot_table("mean", SETTING, "method", dropna=False, observed=True)
     means = means.reindex(index=pd.MultiIndex.from_tuples(settings, names=SETTING))
-    told = claims.leaders(facts.claims, facts.summary, baseline)
     if baseline in facts.methods:
         differences = means.sub(means[baseline], axis=0).drop(columns=baseline)
-        is_told = facts.claims["verdict"].isin((claims.AHEAD, claims.BEHIND))
-        is_told &= facts.claims["other"] == baseline
-        told = {*facts.claims.loc[is_told, KEY].itertuples(index=False, name=None)}
+        is_claim = facts.claims["verdict"].isin((claims.AHEAD, claims.BEHIND))
+        is_claim &= facts.claims["other"] == baseline
+        bold = {*facts.claims.loc[is_claim, KEY].itertuples(index=False, name=None)}
     else:
         differences = means.sub(means.mean(axis=1), axis=0)
+        bold = claims.leaders(facts.claims, facts.summary, baseline)
     differences = differences.dropna(axis=1, how="all")
-    if differences.empty or differences.shape[1] == 0:
+    if differences.empty:
         return None
     order = differences.mean().sort_values(ascending=not rising(metric), kind="stable").index
     table = differences[order].T
     names = [_name(facts.methods[str(method)]) for method in order]
     heads = ["\n".join(textwrap.wrap(facts.short_name(s), 20)) for s in settings]
-
-    draw = partial(_draw_map, table, names, heads, told, metric)
-    best_title = facts.methods[str(order[0])]
-    alt = f"{len(names)} methods by {len(heads)} settings; {best_title} has the best mean."
+    draw = partial(_draw_map, table, names, heads, bold, metric)
+    alt = f"{len(names)} methods by {len(heads)} settings; {facts.methods[str(order[0])]} has the "
+    alt += "best mean."
     width = float(np.clip(2.2 + 0.45 * len(heads), FIGURE_WIDTH, 8.6))
     return Drawing("All settings", alt, (width, 1.3 + 1.15 * _height(names)), draw)
 
@@ -261,7 +264,7 @@ def _draw_map(
     table: pd.DataFrame,
     names: list[str],
     heads: list[str],
-    told: set[tuple[str, ...]],
+    bold: set[tuple[str, ...]],
     metric: str,
     look: Look,
     axes: Axes,
@@ -272,17 +275,16 @@ def _draw_map(
     values = table.to_numpy(float) * (1 if rising(metric) else -1)
     limit = max(float(np.nanquantile(np.abs(values), 0.9)), 1e-12)
     colours = matplotlib.colormaps["RdBu"]
-    places = _rows(axes, names)
-    heights = np.array([1.35 + name.count("\n") for name in names])
-    edges = [0.0, *np.cumsum(heights)]
+    places, heights = _rows(axes, names), _heights(names)
     shade = colours(0.5 + 0.5 * np.clip(np.nan_to_num(values) / limit, -1, 1))
     for i, (method, row) in enumerate(table.iterrows()):
         for j, setting in enumerate(table.columns):
             if not math.isfinite(values[i, j]):
                 axes.text(j, places[i], "–", ha="center", va="center", fontsize=6.5)  # noqa: RUF001
                 continue
+            corner = j - 0.5, places[i] - heights[i] / 2
             cell = matplotlib.patches.Rectangle(
-                (j - 0.5, edges[i]), 1, heights[i], facecolor=shade[i, j], edgecolor=look.paper
+                corner, 1, heights[i], facecolor=shade[i, j], edgecolor=look.paper
             )
             axes.add_patch(cell)
             is_dark = abs(values[i, j]) > 0.55 * limit
@@ -293,7 +295,7 @@ def _draw_map(
                 fontsize=6.5,
                 # A page does not change the colours of cells.
                 color="white" if is_dark else "black",
-                weight="bold" if (*setting, method) in told else "normal",
+                weight="bold" if (*setting, method) in bold else "normal",
             )
     axes.set_xlim(-0.5, len(heads) - 0.5)
     axes.set_xticks(range(len(heads)), heads, fontsize=7, rotation=35, ha="left")
@@ -311,13 +313,13 @@ def settings_map(facts: Facts) -> Figure | None:
     if drawing is None:
         return None
     baseline = facts.plan.baseline
-    source, bold = "the mean over all methods of the setting", "no other method is ahead"
+    source, rule = "the mean over all methods of the setting", "no other method is ahead"
     if baseline in facts.methods:
-        source, bold = facts.methods[baseline], "ahead or behind, by the report's tests"
+        source, rule = facts.methods[baseline], "ahead or behind, by the report's tests"
     points = " in points" if facts.metric in SHARES else ""
     caption = (
         f"Difference{points} of final test {unit(facts.metric)} from {source}, sorted by the mean "
-        f"over settings. Blue: better; red: worse. Bold: {bold}."
+        f"over settings. Blue: better; red: worse. Bold: {rule}."
     )
     return Figure("map", caption, (drawing.panel(),))
 
@@ -370,8 +372,8 @@ def ranks_of(table: pd.DataFrame, metric: str) -> Ranks | None:
     spread = float(((ranks - (k + 1) / 2) ** 2).to_numpy().sum()) / (n * (k - 1))
     between = n * float(((ranks.mean() - (k + 1) / 2) ** 2).sum())
     chi2 = between / spread if spread else math.nan
-    rest = n * (k - 1) - chi2
-    p = float(fdtrc(k - 1, (k - 1) * (n - 1), (n - 1) * chi2 / rest)) if rest > 1e-9 else 0.0
+    gap = n * (k - 1) - chi2  # 0 if all settings have the same order.
+    p = float(fdtrc(k - 1, (k - 1) * (n - 1), (n - 1) * chi2 / gap)) if gap > 1e-9 else 0.0
     from scipy.stats import studentized_range  # A second of imports, where they are needed.
 
     quantile = float(studentized_range.ppf(1 - claims.LEVEL, k, np.inf)) / math.sqrt(2)
@@ -393,23 +395,22 @@ def ranks_by_panel(facts: Facts, settings: Sequence[StudySetting]) -> dict[str, 
         return {"All settings": over_settings}
     if not facts.over_draws:
         return {}
-    values, found = unit_values(facts), {}
+    values, panels = unit_values(facts), {}
     for setting in settings:
         wide = rows_of_setting(values, setting).pivot(
             index="unit", columns="method", values="value"
         )
         ranks = ranks_of(wide, facts.metric)
         if ranks is not None:
-            found[facts.short_name(setting)] = ranks
-    return found
+            panels[facts.short_name(setting)] = ranks
+    return panels
 
 
-def rank_drawings(facts: Facts, settings: Sequence[StudySetting]) -> list[Drawing]:
-    """Return the critical-difference diagrams, see `ranks_by_panel`."""
+def rank_drawings(facts: Facts, panels: Mapping[str, Ranks]) -> list[Drawing]:
+    """Return the critical-difference diagrams of `ranks_by_panel`."""
     drawings = []
-    for title, ranks in ranks_by_panel(facts, settings).items():
+    for title, ranks in panels.items():
         names = [_name(facts.methods[str(method)]) for method in ranks.means.index]
-
         alt = "; ".join(f"{facts.methods[str(m)]} {rank:.1f}" for m, rank in ranks.means.items())
         size = (FIGURE_WIDTH, 0.95 + _height(names))
         drawings.append(
@@ -449,19 +450,19 @@ def _draw_ranks(ranks: Ranks, names: list[str], look: Look, axes: Axes) -> None:
 
 def critical_differences(facts: Facts) -> Figure | None:
     """Return the critical-difference diagrams; None where their tests have too few settings."""
-    found = ranks_by_panel(facts, facts.settings)
-    if not found:
+    panels = ranks_by_panel(facts, facts.settings)
+    if not panels:
         return None
-    over_settings = "All settings" in found and len(found) == 1
-    counts = sorted({ranks.count for ranks in found.values()})
-    over = f"{' or '.join(map(str, counts))} {'settings' if over_settings else 'draws'}"
+    over_settings = [*panels] == ["All settings"]
+    counts = sorted({ranks.count for ranks in panels.values()})
+    blocks = f"{' or '.join(map(str, counts))} {'settings' if over_settings else 'draws'}"
     caption = (
-        f"Critical-difference diagram: mean ranks over {over}, 1 is best. A line on the right "
+        f"Critical-difference diagram: mean ranks over {blocks}, 1 is best. A line on the right "
         "joins methods that Nemenyi's test does not tell apart at 5 %."
     )
     ps = ", ".join(
-        probability(ranks.p) + (f" ({title})" if len(found) > 1 else "")
-        for title, ranks in found.items()
+        probability(ranks.p) + (f" ({title})" if len(panels) > 1 else "")
+        for title, ranks in panels.items()
     )
     independent = (
         "settings are taken as independent, which those of one data set are not"
@@ -474,14 +475,13 @@ def critical_differences(facts: Facts) -> Figure | None:
         "have a value in each. A rank depends on which methods are in the study. Claims are those "
         "of the tables, whose tests are of differences. Demšar, JMLR 2006."
     )
-    return Figure(
-        "ranks", caption, tuple(d.panel() for d in rank_drawings(facts, facts.settings)), note=note
-    )
+    drawings = rank_drawings(facts, panels)
+    return Figure("ranks", caption, tuple(d.panel() for d in drawings), note=note)
 
 
 def overview(facts: Facts) -> tuple[Figure, ...]:
-    """Return the figures of a report of `MANY` methods; none for fewer."""
-    if len(facts.methods) < MANY:
+    """Return the figures of a report; none for fewer than `FEWEST_METHODS`."""
+    if len(facts.methods) < FEWEST_METHODS:
         return ()
-    made = (intervals(facts), settings_map(facts), critical_differences(facts))
-    return tuple(figure for figure in made if figure is not None)
+    figures = (intervals(facts), settings_map(facts), critical_differences(facts))
+    return tuple(filter(None, figures))

@@ -162,7 +162,8 @@ def _drawings(facts: Facts, kind: Kind, settings: Sequence[StudySetting]) -> lis
     if kind == "intervals":
         return many_methods.interval_drawings(facts, settings)
     if kind == "ranks":
-        return many_methods.rank_drawings(facts, settings)
+        panels = many_methods.ranks_by_panel(facts, settings)
+        return many_methods.rank_drawings(facts, panels)
     if kind == "settings":
         drawing = many_methods.map_drawing(facts, settings)
         return [] if drawing is None else [drawing]

@@ -32,20 +32,18 @@ def spread(facts: Facts, repetitions: Sequence[Facts]) -> pd.DataFrame:
         ``rounding_run``, the largest change of a single run, which is a mean over clients. NaN
         where a run is missing or diverged.
     """
-    means, *other_means = (_means(study) for study in (facts, *repetitions))
-    runs, *other_runs = (_run_means(study) for study in (facts, *repetitions))
-    largest = _largest_change(runs, other_runs)
-    settings = facts.setting_by_scenario
-    of_setting = summaries.without_draws(largest.rename("rounding_run").reset_index(), settings)
-    table = means.to_frame().assign(rounding=_largest_change(means, other_means))
-    table = table.join(of_setting.groupby(KEY)["rounding_run"].max())
-    return table.reset_index()
+    studies = (facts, *repetitions)
+    means = [(study.merged_draws or study).summary.set_index(KEY)["mean"] for study in studies]
+    runs = _largest_change([_run_means(study) for study in studies]).rename("rounding_run")
+    by_setting = summaries.without_draws(runs.reset_index(), facts.setting_by_scenario)
+    table = means[0].to_frame().assign(rounding=_largest_change(means))
+    return table.join(by_setting.groupby(KEY)["rounding_run"].max()).reset_index()
 
 
-def changed_verdicts(facts: Facts, again: Facts) -> str:
-    """Return in words which verdicts of a study are other ones with other values."""
-    merged, other = facts.merged_draws or facts, again.merged_draws or again
-    return claims.changed_verdicts(merged.claims, other.claims, SETTING)
+def changed_verdicts(facts: Facts, repetition: Facts) -> str:
+    """Return in words which verdicts of a study change with other values."""
+    tests, repeated = ((study.merged_draws or study).claims for study in (facts, repetition))
+    return claims.changed_verdicts(tests, repeated, SETTING)
 
 
 def with_metrics(facts: Facts, run: str, metrics: pd.DataFrame) -> Facts:
@@ -63,8 +61,8 @@ def with_metrics(facts: Facts, run: str, metrics: pd.DataFrame) -> Facts:
     is_of_run = rows["run"] == run
     places = pd.MultiIndex.from_frame(rows.loc[is_of_run, key])
     measured = values.reindex(places).to_numpy()
-    own = rows.loc[is_of_run, "value"]
-    rows.loc[is_of_run, "value"] = own.where(pd.isna(measured), measured)
+    stored = rows.loc[is_of_run, "value"]
+    rows.loc[is_of_run, "value"] = stored.where(pd.isna(measured), measured)
     return replace(facts, rows=rows)
 
 
@@ -82,18 +80,12 @@ def lines(facts: Facts, repetitions: Sequence[Facts]) -> Iterator[str]:
             f"by up to {factor * row['rounding']:.2g}{unit}, a single run by up to "
             f"{factor * row['rounding_run']:.2g}{unit}"
         )
-    texts = [changed_verdicts(facts, again) for again in repetitions]
+    texts = [changed_verdicts(facts, repetition) for repetition in repetitions]
     for number_, text in enumerate(texts, 1):
         if text != claims.NO_CHANGE:
             yield f"repetition {number_}: {text}"
     if {*texts} == {claims.NO_CHANGE}:
         yield claims.NO_CHANGE
-
-
-def _means(facts: Facts) -> pd.Series:
-    """Return the mean of each method in each setting."""
-    means: pd.Series = (facts.merged_draws or facts).summary.set_index(KEY)["mean"]
-    return means
 
 
 def _run_means(facts: Facts) -> pd.Series:
@@ -104,7 +96,9 @@ def _run_means(facts: Facts) -> pd.Series:
     return means
 
 
-def _largest_change(values: pd.Series, others: Sequence[pd.Series]) -> pd.Series:
-    changes = [(other.reindex(values.index) - values).abs() for other in others]
+def _largest_change(values: Sequence[pd.Series]) -> pd.Series:
+    """Return the largest change from the first values in the others."""
+    first = values[0]
+    changes = [(repeated.reindex(first.index) - first).abs() for repeated in values[1:]]
     largest: pd.Series = pd.concat(changes, axis=1).max(axis=1, skipna=False)
     return largest

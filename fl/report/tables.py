@@ -359,14 +359,15 @@ def encode(plan: StudyPlan, store: Path) -> tuple[bytes, bytes]:
         "complete": bool((runs["state"] != MISSING).all()),
         "uncounted": bool(runs["epsilon_lacks"].eq(UNCOUNTED).any()),
     }
-    return _parquet(rows, stamp), _parquet(runs, stamp)
+    return parquet(rows, stamp), parquet(runs, stamp)
 
 
-def _parquet(frame: pd.DataFrame, stamp: Stamp) -> bytes:
+def parquet(frame: pd.DataFrame, stamp: Mapping[str, Any], compression: str = "snappy") -> bytes:
+    """Return a Parquet file with a stamp in its metadata, under `METADATA`."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
     metadata = {**(table.schema.metadata or {}), METADATA: json.dumps(stamp).encode()}
     content = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata(metadata), content)
+    pq.write_table(table.replace_schema_metadata(metadata), content, compression=compression)
     return content.getvalue()
 
 

@@ -11,7 +11,17 @@ import pandas as pd
 from fl.base.units import operations, quantity, size
 from fl.blocks.plotting import PRINT, Look, Picture, as_picture, axes_of, panels_of
 from fl.report import claims, tracks
-from fl.report.cells import NOTHING, Cell, Column, Row, Table, columns, number, probability
+from fl.report.cells import (
+    NOTHING,
+    Cell,
+    Column,
+    Row,
+    Table,
+    columns,
+    multiple,
+    number,
+    probability,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -138,7 +148,7 @@ def long_table(table: pd.DataFrame, tests: pd.DataFrame) -> Table:
                 probability(row["p_corrected"]) if row else NOTHING,
                 claims.verdict_text(row) if row else NOTHING,
                 number(worst_tenths[method], "accuracy"),
-                *(_multiple(shares[cost][method]) for cost in COST_LABELS),
+                *(multiple(shares[cost][method]) for cost in COST_LABELS),
             ]
             rows.append(Row(marked_titles(lines)[method], tuple(map(Cell, cells))))
     caption = (
@@ -151,13 +161,6 @@ def long_table(table: pd.DataFrame, tests: pd.DataFrame) -> Table:
         text=("track", "family", "verdict"),
     )
     return Table("long", caption, heads, tuple(rows), note=_rule(table, tests))
-
-
-def _multiple(share: float) -> str:
-    """Return a multiple as text, with two digits below 10."""
-    if not np.isfinite(share):
-        return NOTHING
-    return f"{share:.2g}" if 0 < share < 10 else f"{share:,.0f}"
 
 
 def _plain_titles(table: pd.DataFrame) -> dict[str, str]:

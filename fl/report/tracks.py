@@ -7,7 +7,6 @@ with all of them, and only the new method is trained.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from fl.base.errors import DataError
 from fl.base.folders import CONFIG
 from fl.base.schema import GLOBAL, MISSING, PERSONAL, SETTING, UNSEEN
 from fl.plan import study_files
-from fl.report import claims, summaries
+from fl.report import claims, kept_tracks, summaries
 from fl.report.partitions import Partition
 from fl.store.import_export import SOFTWARE
 
@@ -157,8 +156,8 @@ def with_rounding(table: pd.DataFrame, repetitions: Sequence[pd.DataFrame]) -> p
     """
     key = ["track", "method", "draw"]
     accuracy = table.set_index(key)["accuracy"]
-    others = [again.set_index(key)["accuracy"].reindex(accuracy.index) for again in repetitions]
-    changes = pd.concat([(other - accuracy).abs() for other in others], axis=1)
+    repeated = (lines.set_index(key)["accuracy"].reindex(accuracy.index) for lines in repetitions)
+    changes = pd.concat([(values - accuracy).abs() for values in repeated], axis=1)
     return table.assign(rounding=changes.max(axis=1).round(6).to_numpy())
 
 
@@ -176,27 +175,19 @@ def _environment(run: Mapping[Any, Any]) -> str:
 
 def _costs(runs: pd.DataFrame, starts: Mapping[str, str]) -> pd.DataFrame:
     """Return bytes and operations of whole runs, a row for each of ``runs``."""
-
-    def sent(row: Mapping[Any, Any]) -> float:
-        stretches = json.loads(row["traffic"]) if isinstance(row["traffic"], str) else []
-        exchanged = row["participants"] * sum(n * (down + up) for n, down, up in stretches)
-        return float(exchanged + row["bytes_before"])
-
-    def computed(row: Mapping[Any, Any]) -> float:
-        return float(row["rounds"] * (row["participants"] * row["flops"] + row["flops_server"]))
-
     counted = runs[runs["traffic"].notna()]
-    if counted.empty:
+    costs = pd.DataFrame(map(kept_tracks.costs, counted.to_dict("records")), counted.index)
+    if costs.empty:
         return pd.DataFrame({"bytes": math.nan, "operations": math.nan}, runs.index)
-    costs = counted.apply(computed, axis=1)
-    mean = costs.groupby(counted["method"]).mean().to_dict()
+    mean = costs["operations"].groupby(counted["method"]).mean().to_dict()
 
     def start_costs(method: str) -> float:
         start = starts.get(method)
         return 0.0 if start is None else mean.get(start, math.nan) + start_costs(start)
 
-    total = costs + counted["method"].map(start_costs)
-    return pd.DataFrame({"bytes": counted.apply(sent, axis=1), "operations": total}, runs.index)
+    totals = costs["operations"] + counted["method"].map(start_costs)
+    sent = costs["bytes"] + counted["bytes_before"]
+    return pd.DataFrame({"bytes": sent, "operations": totals}, runs.index)
 
 
 def write(folder: Path, table: pd.DataFrame) -> Path:

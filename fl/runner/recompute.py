@@ -17,7 +17,7 @@ from fl.plan.bundle import Bundle, Run
 from fl.plan.config import Execution, Settings
 from fl.plan.run_spec import RunSpec
 from fl.runner.job import train_bundle
-from fl.runner.rounding import Repetitions
+from fl.runner.repetitions import Repetitions
 from fl.runner.runs import describe_failures
 from fl.store import import_export, run_check
 from fl.store.import_export import NEW, TOLERANCE
@@ -146,7 +146,7 @@ def recompute(
         lock: The file with checksums of data.
         ignore_code: Whether to train the run even if its code differs from the code of today.
         repetitions: Number of repetitions that are trained to see how far rounding alone moves the
-            run (`fl.runner.rounding`). Those in the store count in any case.
+            run (`fl.runner.repetitions`). Those in the store count in any case.
 
     Returns:
         The comparison of both runs.

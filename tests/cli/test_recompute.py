@@ -17,7 +17,7 @@ from fl.engine.simulation import Simulation
 from fl.engine.state import State
 from fl.runner import recompute as runner
 from fl.runner.recompute import Difference
-from fl.runner.rounding import Repetitions
+from fl.runner.repetitions import Repetitions
 from fl.store.run_record import METRICS, RECORD
 
 Plan = Callable[..., Planned]

@@ -23,7 +23,7 @@ from fl.notebook.track_training import TrackTraining
 from fl.plan import track
 from fl.plan.track import NEWCOMERS, PARTICIPANTS
 from fl.report import claims, client_claims, kept_tracks, result_files, summaries
-from fl.report.kept_tracks import FLOOR, NO_OP, Kept
+from fl.report.kept_tracks import FLOOR, NO_OP, TrackResults
 from tools import comparison
 
 FILES = ("values.parquet", "clients.parquet", "tried.csv")
@@ -50,11 +50,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def kept(trained: Path) -> Kept:
+def kept(trained: Path) -> TrackResults:
     return kept_tracks.read(kept_tracks.folder_of(trained / "kept", "toy"))
 
 
-def test_every_client_has_a_value_in_the_role_that_it_has(kept: Kept) -> None:
+def test_every_client_has_a_value_in_the_role_that_it_has(kept: TrackResults) -> None:
     assert kept.clients["origin"].nunique() == 8  # Four of the twelve tune.
     assert set(kept.clients.groupby("draw").size()) == {8}
     roles = kept.clients.set_index(["draw", "client"])["clients"]
@@ -73,7 +73,7 @@ def test_every_client_has_a_value_in_the_role_that_it_has(kept: Kept) -> None:
     assert (newcomers["n_train"] <= 5).all() and (newcomers["n_test"] > 5).all()
 
 
-def test_points_are_the_best_of_the_tuning_clients_and_grids_grow(kept: Kept) -> None:
+def test_points_are_the_best_of_the_tuning_clients_and_grids_grow(kept: TrackResults) -> None:
     tried = kept.tried[kept.tried["budget"] == 1]
     own = tried[tried["entry"] == "fedavg"]
     assert own["hp.lr"].max() > 0.1, "the best rate was an edge of the grid"
@@ -91,7 +91,7 @@ def test_points_are_the_best_of_the_tuning_clients_and_grids_grow(kept: Kept) ->
     assert costs["bytes"]["fedavg-ft", PARTICIPANTS] < costs["bytes"]["fedavg", PARTICIPANTS]
 
 
-def test_a_larger_budget_tunes_next_to_the_points_of_before(kept: Kept) -> None:
+def test_a_larger_budget_tunes_next_to_the_points_of_before(kept: TrackResults) -> None:
     before, after = (kept.tried[kept.tried["budget"] == times] for times in (1, 4))
     # The best entry, both baselines, and what these start from.
     assert {"fedavg", "fedavg-ft"} <= set(after["entry"])
@@ -102,7 +102,7 @@ def test_a_larger_budget_tunes_next_to_the_points_of_before(kept: Kept) -> None:
     assert ft.max() < 16 and ft.min() >= 4 * before["hp.rounds"].min()
 
 
-def test_verdicts_follow_from_what_is_kept(trained: Path, kept: Kept) -> None:
+def test_verdicts_follow_from_what_is_kept(trained: Path, kept: TrackResults) -> None:
     found = track.read(trained / "config", "toy")
     table = kept_tracks.verdicts(kept, found).set_index(["family", "entry"])
     row = table.loc[("personal", "fedavg")]
@@ -158,7 +158,7 @@ def test_a_run_that_diverged_is_at_the_floor(
     [row] = kept_tracks.verdicts(kept, found).to_dict("records")
     assert row["verdict"] in (claims.BEHIND, claims.OPEN, claims.AHEAD)
     # A run that is missing leaves no verdict.
-    lost = kept_tracks.kept(kept.values, kept.clients, kept.runs, kept.tried)
+    lost = kept_tracks.track_results(kept.values, kept.clients, kept.runs, kept.tried)
     lost.runs.loc[lost.runs["entry"] == "fedprox", "state"] = "missing"
     [row] = kept_tracks.verdicts(lost, found).to_dict("records")
     assert row["verdict"] == kept_tracks.MISSING_RUN

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fl.report import claims, client_claims, client_claims_page, client_claims_tables, kept_tracks
+from fl.report import claims, client_claims, client_claims_page, kept_tracks
 from fl.report.cells import MINUS, NOTHING
 from fl.report.client_claims import TrackClaims
 from fl.report.client_claims_figures import costs, intervals, overview
@@ -34,7 +34,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tracks(config: Path) -> list[TrackClaims]:
-    by_name = {one.name: one for one in client_claims.read(config)}
+    by_name = {track.name: track for track in client_claims.read(config)}
     return [by_name[name] for name in NAMES]
 
 
@@ -82,10 +82,10 @@ def test_the_page_has_all_that_it_shows(page, tracks):
     # The figure is first, then five sentences, then what to do.
     order = [page.index(text) for text in ("overview.svg", "\n1. ", "\n5. ", "## What to do")]
     assert order == sorted(order) and "\n6. " not in page
-    for one in tracks:
-        assert one.track.title in page and one.track.path.name in page
+    for track in tracks:
+        assert track.file.title in page and track.file.path.name in page
     assert "01234567, 2026-11-28" in page, "the commit before training"
-    assert page.count("fedloom new method") == page.count("fedloom compare") == 1
+    assert page.count("fedloom new method") == page.count("--trial mine") == 1
 
 
 def test_a_track_that_was_not_registered_says_so(tracks):
@@ -94,16 +94,16 @@ def test_a_track_that_was_not_registered_says_so(tracks):
 
 
 def test_a_track_whose_families_changed_after_training_says_so(tracks):
-    one, words = tracks[0], "changed after training with budget 4"
-    known = {"claims": client_claims.decided(one.track)}
-    same = replace(one, about={"1": known, "4": known})
+    track, words = tracks[0], "changed after training with budget 4"
+    known = {"claims": client_claims.comparison_hash(track.file)}
+    same = replace(track, about={"1": known, "4": known})
     assert words not in client_claims_page.markdown([same])
     for changed in (
-        replace(one.track, margin=0.02),
-        replace(one.track, families={"shared": one.track.families["shared"]}),
+        replace(track.file, margin=0.02),
+        replace(track.file, families={"shared": track.file.families["shared"]}),
     ):
-        other = {"claims": client_claims.decided(changed)}
-        page = client_claims_page.markdown([replace(one, about={"1": known, "4": other})])
+        other = {"claims": client_claims.comparison_hash(changed)}
+        page = client_claims_page.markdown([replace(track, about={"1": known, "4": other})])
         assert words in page
 
 
@@ -111,13 +111,15 @@ def test_a_second_division_has_its_verdicts_and_the_page_says_what_stays(config,
     shutil.copytree(config, tmp_path / "config")
     place = kept_tracks.folder_of(tmp_path / "config", "crashes")
     shutil.copytree(place, place / "second")
-    [one] = [one for one in client_claims.read(tmp_path / "config") if one.name == "crashes"]
-    assert one.second is not None
-    claimed = int(one.verdicts["verdict"].isin([claims.AHEAD, claims.BEHIND, EQUAL]).sum())
-    assert client_claims.share_kept(one.verdicts, one.second) == (claimed, claimed)
-    assert f"{claimed} of {claimed} claims stay" in client_claims_page.markdown([one])
-    other = one.second.assign(verdict=claims.OPEN)
-    assert client_claims.share_kept(one.verdicts, other) == (0, claimed)
+    [track] = [
+        track for track in client_claims.read(tmp_path / "config") if track.name == "crashes"
+    ]
+    assert track.second is not None
+    claimed = int(track.verdicts["verdict"].isin([claims.AHEAD, claims.BEHIND, EQUAL]).sum())
+    assert client_claims.share_kept(track.verdicts, track.second) == (claimed, claimed)
+    assert f"{claimed} of {claimed} claims stay" in client_claims_page.markdown([track])
+    other = track.second.assign(verdict=claims.OPEN)
+    assert client_claims.share_kept(track.verdicts, other) == (0, claimed)
 
 
 def test_every_picture_is_drawn(tracks):
@@ -131,19 +133,21 @@ def test_every_picture_is_drawn(tracks):
 
 def test_a_picture_is_drawn_of_few_results(tracks):
     """One budget, no interval, a missing run."""
-    one = tracks[1]
-    verdicts = one.verdicts.assign(verdict=MISSING_RUN, difference=np.nan, low=np.nan, high=np.nan)
-    means = one.means[one.means["budget"] == 1].copy()
+    track = tracks[1]
+    verdicts = track.verdicts.assign(
+        verdict=MISSING_RUN, difference=np.nan, low=np.nan, high=np.nan
+    )
+    means = track.means[track.means["budget"] == 1].copy()
     means.loc[means["entry"] == "ditto", "value"] = np.nan
-    bare = replace(one, verdicts=verdicts, at_equal_cost=pd.DataFrame(), means=means)
+    bare = replace(track, verdicts=verdicts, at_equal_cost=track.at_equal_cost[:0], means=means)
     for picture in (overview([bare]), intervals(bare), costs(bare, "participants")):
         assert picture.svg
     assert "without a verdict" in " ".join(client_claims.sentences([bare]))
 
 
 def test_the_table_has_a_row_for_each_comparison(tracks):
-    table = client_claims_tables.long_table(tracks)
-    assert len(table.rows) == sum(len(one.verdicts) for one in tracks)
+    table = client_claims_page.long_table(tracks)
+    assert len(table.rows) == sum(len(track.verdicts) for track in tracks)
     heads = [column.name for column in table.columns]
     assert all(len(row.cells) + 1 == len(heads) for row in table.rows)
     texts = [dict(zip(heads[1:], (c.text for c in row.cells), strict=True)) for row in table.rows]
@@ -154,24 +158,24 @@ def test_the_table_has_a_row_for_each_comparison(tracks):
     assert any(text["equal\noperations"] != NOTHING for text in texts)
 
 
-def judged(one: TrackClaims, **changes: Any) -> dict[str, Any]:
-    row = one.verdicts[one.verdicts["verdict"] == claims.BEHIND].iloc[0].to_dict()
+def judged(track: TrackClaims, **changes: Any) -> dict[str, Any]:
+    row = track.verdicts[track.verdicts["verdict"] == claims.BEHIND].iloc[0].to_dict()
     return {str(key): value for key, value in row.items()} | changes
 
 
 def test_a_claim_that_blocks_do_not_carry_is_marked(tracks):
-    one = tracks[2]
-    assert one.verdicts["p_blocks"].notna().all(), "schools lie in authorities"
+    track = tracks[2]
+    assert track.verdicts["p_blocks"].notna().all(), "schools lie in authorities"
     assert tracks[0].verdicts["p_blocks"].isna().all()
-    text = client_claims_tables.verdict_text
-    assert text(one, judged(one, p_blocks=0.2)) == "behind (not over blocks)"
-    assert text(one, judged(one, p_blocks=0.01)) == "behind"
-    assert text(one, judged(one, p_blocks=np.nan)) == "behind"
-    assert text(one, judged(one, p_blocks=0.2, verdict=EQUAL)) == EQUAL
+    text = client_claims_page.verdict_text
+    assert text(track, judged(track, p_blocks=0.2)) == "behind (not over blocks)"
+    assert text(track, judged(track, p_blocks=0.01)) == "behind"
+    assert text(track, judged(track, p_blocks=np.nan)) == "behind"
+    assert text(track, judged(track, p_blocks=0.2, verdict=EQUAL)) == EQUAL
 
 
 def small(tracks: list[TrackClaims], *tables: dict[str, str]) -> list[TrackClaims]:
-    """Tracks with one family, and the verdict of each entry."""
+    """Tracks with track family, and the verdict of each entry."""
     made = []
     for verdicts in tables:
         rows = [
@@ -180,10 +184,10 @@ def small(tracks: list[TrackClaims], *tables: dict[str, str]) -> list[TrackClaim
                 np.linspace(0.05, -0.05, len(verdicts)), verdicts.items(), strict=True
             )
         ]
-        family = {"shared": tracks[0].track.families["shared"]}
-        track = replace(tracks[0].track, families=family)
+        family = {"shared": tracks[0].file.families["shared"]}
+        file = replace(tracks[0].file, families=family)
         table = pd.DataFrame(rows)
-        made.append(replace(tracks[0], track=track, verdicts=table, at_equal_cost=table))
+        made.append(replace(tracks[0], file=file, verdicts=table, at_equal_cost=table))
     return made
 
 
@@ -200,7 +204,7 @@ def test_sentences_count_verdicts_by_hand(tracks):
         assert words in total
     assert "FedExP on 2 of 2" in leads and "Pooled" not in leads, "pooling is no method"
     assert "4 leads, 4 stay" in at_cost
-    dear = [replace(one, at_equal_cost=one.at_equal_cost[1:]) for one in two]
+    dear = [replace(track, at_equal_cost=track.at_equal_cost[1:]) for track in two]
     assert (
         "2 stay" in client_claims.sentences(dear)[2]
         and "2 cost more" in (client_claims.sentences(dear)[2])
@@ -217,7 +221,8 @@ def test_advice_names_what_is_ahead_twice_and_behind_nowhere(tracks):
     assert "behind: FedFM" in step and "nothing: MOON" in step
     # A lead that is only speed is no advice.
     slow = [
-        replace(one, at_equal_cost=one.at_equal_cost.assign(verdict=claims.OPEN)) for one in three
+        replace(track, at_equal_cost=track.at_equal_cost.assign(verdict=claims.OPEN))
+        for track in three
     ]
     assert "FedExP" not in client_claims.advice(slow)[0]
 

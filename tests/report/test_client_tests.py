@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fl.report import claims
-from fl.report.client_tests import FLIPS, draws_p_values, family_test, oracle
+from fl.report.client_tests import draws_p_values, family_test, oracle
 
 SMALL = np.random.default_rng(3).normal([[[0.5]], [[1.5]], [[0.0]]], 1.0, (3, 4, 6))
 """Three comparisons of four clients in six draws."""
@@ -204,7 +204,7 @@ def test_blocks_of_a_client_each_change_nothing():
 def test_the_test_is_the_same_in_each_call():
     first, second = family_test(SMALL), family_test(SMALL)
     assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True))
-    assert first.p.min() >= 1 / (FLIPS + 1)
+    assert first.p.min() >= 1 / (claims.RANDOM_FLIPS + 1)
 
 
 def test_an_oracle_by_hand():

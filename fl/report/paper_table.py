@@ -69,7 +69,7 @@ def values(
     chosen_methods = _chosen(place, "method", methods, entries, [*facts.methods])
     chosen_metrics = _chosen(place, "metric", metrics, recorded, [facts.metric])
     chosen_settings = _chosen(place, "setting", settings, _settings(facts), facts.settings)
-    rows: list[dict[str, Any]] = []
+    rows: list[tuple[Any, ...]] = []
     for metric in chosen_metrics:
         summary = facts.summary if metric == facts.metric else facts.summarise(metric)
         marked = _marked(facts, metric, summary, best)
@@ -78,25 +78,26 @@ def values(
             for method in chosen_methods:
                 key = (*setting, method)
                 row = by_key.get(key, {"mean": math.nan, "sd_seeds": math.nan, "n_seeds": 0})
-                about = (facts.methods[method], metric, row["mean"], row["sd_seeds"])
-                rows.append(dict(zip(COLUMNS, (*key, *about, row["n_seeds"], key in marked))))  # noqa: B905
+                numbers = (row["mean"], row["sd_seeds"], row["n_seeds"])
+                rows.append((*key, facts.methods[method], metric, *numbers, key in marked))
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _settings(facts: Facts) -> dict[str, list[StudySetting]]:
     """Return the settings by each name that a user may give."""
     named: dict[str, list[StudySetting]] = {facts.short_name(s): [s] for s in facts.settings}
-    whole = set(named)
+    own_names = set(named)
     for setting in facts.settings:
-        titles = (facts.plan.titles.get(k, {}).get(t, t) for k, t in zip(SETTING, setting))  # noqa: B905
+        pairs = zip(SETTING, setting, strict=True)
+        titles = (facts.plan.titles.get(key, {}).get(text, text) for key, text in pairs)
         for name in dict.fromkeys((facts.plan.setting_title(*setting), *setting, *titles)):
-            if name not in whole:
+            if name not in own_names:
                 named.setdefault(name, []).append(setting)
     return named
 
 
 def _chosen(
-    place: Location, kind: str, names: Names, known: Mapping[str, Sequence[Any]], default: list[Any]
+    place: Location, kind: str, names: Names, items: Mapping[str, Sequence[Any]], default: list[Any]
 ) -> list[Any]:
     """Return what names stand for, each once; the default without names."""
     if names is None:
@@ -106,9 +107,9 @@ def _chosen(
         problem = f"is an empty list of {kind}s"
         raise ConfigError(place / f"{kind}s", problem, advice=f"leave {kind}s= out for the default")
     for name in names:
-        if name not in known:
-            raise unknown_name(place, kind, name, known)
-    return list(dict.fromkeys(item for name in names for item in known[name]))
+        if name not in items:
+            raise unknown_name(place, kind, name, items)
+    return list(dict.fromkeys(item for name in names for item in items[name]))
 
 
 def _marked(
@@ -148,9 +149,8 @@ def table(facts: Facts, frame: pd.DataFrame, best: Best | None = "significant") 
     def cell(setting: StudySetting, method: str, metric: str) -> Cell:
         key = (*setting, method, metric)
         row = by_key[key]
-        if math.isnan(row["mean"]):
-            return Cell(NOTHING, remark=gaps.get(key, ""))
-        text = spread(row["mean"], row["sd"], metric)
+        has_mean = not math.isnan(row["mean"])
+        text = spread(row["mean"], row["sd"], metric) if has_mean else NOTHING
         return Cell(text, best=bool(row["best"]), remark=gaps.get(key, ""))
 
     titles = dict(zip(frame["method"], frame["title"], strict=True))
@@ -186,14 +186,14 @@ def caption(facts: Facts, metrics: Sequence[str], summary: pd.DataFrame, best: B
         return f"{of} Bold: the best mean of each setting{denied}."
     frames = [facts.claims_on(metric) for metric in metrics]
     frame = pd.concat(frames)
-    tested = frame[claims.able(frame)]
-    if tested.empty:
+    tests = frame[claims.is_testable(frame)]
+    if tests.empty:
         units = int(frame["n"].max()) if len(frame) else 0
         why = "no comparison could be tested"
         if claims.smallest_p(units) > claims.LEVEL:
             why = f"{quantity(units, facts.replicates[:-1])} cannot show a difference"
         return f"{of} Nothing is in bold: {why}."
-    counts = [int(claims.able(one).sum()) for one in frames]
+    counts = [int(claims.is_testable(tests_by).sum()) for tests_by in frames]
     family = f"the {counts[0]} comparisons of the study"
     if len(metrics) > 1:
         families = (f"{n} by {m.replace('_', ' ')}" for n, m in zip(counts, metrics, strict=True))
@@ -202,10 +202,10 @@ def caption(facts: Facts, metrics: Sequence[str], summary: pd.DataFrame, best: B
     if facts.plan.baseline in facts.methods:
         title = facts.methods[facts.plan.baseline]
         bold = f"ahead of {title}, the baseline; where none is, all that {title} is not ahead of"
-    equal = int((tested["p_equal"] <= claims.LEVEL).sum())
-    text = f"{of} Bold: {bold}. Test: {claims.test_rule(tested)}, at {100 * claims.LEVEL:g} %, "
+    equal = int((tests["p_equal"] <= claims.LEVEL).sum())
+    text = f"{of} Bold: {bold}. Test: {claims.test_rule(tests)}, at {100 * claims.LEVEL:g} %, "
     text += f"corrected for {family} by step-down maxT"
-    if tested["p_equal"].notna().any():
+    if tests["p_equal"].notna().any():
         text += f"; {equal or 'none'} of them are equal within {100 * claims.MARGIN:g} point, by "
         text += "two one-sided tests"
     return f"{text}."

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fl.base import fields
-from fl.base.errors import DataError, Location
-from fl.base.fields import Count
+from fl.base.errors import DataError
 from fl.base.schema import MISSING
 from fl.base.units import quantity
 from fl.notebook.result import Result
@@ -19,7 +17,7 @@ LEFT_OUT = ("analyses", "published")
 """Keys of a study that its repetitions do not need."""
 
 
-def repeat(name: str, study: Values, number: int, config: Path, progress: bool) -> Result:
+def repeat(name: str, study: Values, number: int, config: Path) -> Result:
     """Train a study again, with other last bits of the weights with which its runs begin.
 
     The runs stay in the store, so that what was trained is not trained again.
@@ -29,40 +27,34 @@ def repeat(name: str, study: Values, number: int, config: Path, progress: bool) 
         study: The study, as its file has it.
         number: Number of the repetition, from 1 on.
         config: The config folder.
-        progress: Whether to show a progress bar.
     """
-    kept = {key: value for key, value in study.items() if key not in LEFT_OUT}
-    training = {**(study.get("training") or {}), "rounding": number}
+    keys = {key: value for key, value in study.items() if key not in LEFT_OUT}
+    keys["training"] = {**(study.get("training") or {}), "rounding": number}
     return run(
         name=f"{name}-rounding-{number}",
         config=config if (config / "config.yaml").exists() else None,
-        progress=progress,
-        **{**kept, "training": training},
+        **keys,
     )
 
 
-def repetitions(
-    name: str, number: int, config: Path, progress: bool = True
-) -> tuple[Facts, list[Facts]]:
+def repetitions(name: str, number: int, config: Path) -> tuple[Facts, list[Facts]]:
     """Return a study of a config folder, and its repetitions; missing ones are trained.
 
     Args:
         name: The study.
         number: Number of repetitions.
         config: The config folder.
-        progress: Whether to show a progress bar.
 
     Raises:
         FedloomError: If runs of the study itself are missing, and as `fl.run`.
     """
-    fields.value(Count, number, Location("the command line") / "--rounding")
     facts = _facts(load(name, config))
     if missing := int((facts.runs["state"] == MISSING).sum()):
         problem = f"{name}: {missing} of {quantity(len(facts.runs), 'run')} are missing"
         raise DataError(problem, advice=f"fedloom run {name}")
     study = read_yaml(study_files.file(config, name))
-    again = [repeat(name, study, k, config, progress) for k in range(1, number + 1)]
-    return facts, [*map(_facts, again)]
+    results = [repeat(name, study, k, config) for k in range(1, number + 1)]
+    return facts, [*map(_facts, results)]
 
 
 def _facts(result: Result) -> Facts:

@@ -14,7 +14,7 @@ from latex_documents import NEEDS_LATEX, ONE_COLUMN, compiled
 from make_results import clients, entry, plan, write_plan, write_run
 
 from fl.base.errors import ConfigError, DataError
-from fl.report import claims, latex, page, pasted
+from fl.report import claims, latex, page, paper_table
 from fl.report.facts import Facts, gather
 
 GAINS = {"base": 0.0, "best": 0.2, "twin": 0.2, "noisy": 0.0, "worse": -0.2, "good": 0.1}
@@ -27,7 +27,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Facts of six methods in three settings; ``twin`` has exactly the values of ``best``."""
 
     def facts(draws: int = 6, **choices: object) -> Facts:
-        results = tmp_path_factory.mktemp("pasted")
+        results = tmp_path_factory.mktemp("paper")
         runs = []
         for alpha in ALPHAS:
             for draw in range(draws):
@@ -54,7 +54,7 @@ def facts(make: Make) -> Facts:
 
 def bold(facts: Facts, **choices: object) -> set[str]:
     """The methods in bold, the same in all settings."""
-    frame = pasted.values(facts, **choices)
+    frame = paper_table.values(facts, **choices)
     by_setting = frame[frame["best"]].groupby("partition")["method"].agg(frozenset)
     assert by_setting.nunique() <= 1
     return set(by_setting.iloc[0]) if len(by_setting) else set()
@@ -84,39 +84,39 @@ def test_what_is_bold_does_not_depend_on_what_is_shown(facts: Facts):
 
 def test_too_few_draws_mark_nothing_and_the_caption_says_so(make: Make):
     few = make(draws=3)
-    frame = pasted.values(few)
+    frame = paper_table.values(few)
     assert not frame["best"].any()
-    assert "3 draws" in pasted.table(few, frame).caption
+    assert "3 draws" in paper_table.table(few, frame).caption
 
 
 def test_the_caption_has_test_family_draws_and_margin(facts: Facts):
-    caption = pasted.table(facts, pasted.values(facts)).caption
+    caption = paper_table.table(facts, paper_table.values(facts)).caption
     tests = int(facts.claims["p"].notna().sum())
     for words in ("6 draws", "exact sign-flip test", "5 %", f"the {tests} comparisons", "maxT"):
         assert words in caption, words
     assert "1 point" in caption and "Base" in caption
-    both = pasted.table(facts, pasted.values(facts, metrics=["accuracy", "loss"])).caption
+    both = paper_table.table(facts, paper_table.values(facts, metrics=["accuracy", "loss"])).caption
     assert f"{tests} by accuracy" in both and "by loss" in both
-    plain = pasted.table(facts, pasted.values(facts, best=None), None).caption
+    plain = paper_table.table(facts, paper_table.values(facts, best=None), None).caption
     assert "Bold" not in plain
 
 
 def test_rows_and_columns_are_those_named_in_their_order(facts: Facts):
     names = ["dirichlet(clients=2, alpha=1.0)", "dirichlet(clients=2, alpha=0.1)"]
-    frame = pasted.values(facts, ["worse", "Good", "worse"], settings=names)
-    table = pasted.table(facts, frame)
+    frame = paper_table.values(facts, ["worse", "Good", "worse"], settings=names)
+    table = paper_table.table(facts, frame)
     assert [row.head for row in table.rows] == ["Worse", "Good (ours)"]
     assert [column.name for column in table.columns[1:]] == names
-    frame = pasted.values(facts, "best", ["loss", "accuracy"], "digits")
-    table = pasted.table(facts, frame)
+    frame = paper_table.values(facts, "best", ["loss", "accuracy"], "digits")
+    table = paper_table.table(facts, frame)
     assert [column.name for column in table.columns] == ["Method", "loss", "accuracy (%)"]
     assert [row.kind for row in table.rows] == ["heading", "method"] * 3
     assert len(frame) == 6 and set(frame["n"]) == {6}
 
 
 def test_all_formats_have_the_same_numbers_and_the_same_bold(facts: Facts):
-    frame = pasted.values(facts)
-    table = pasted.table(facts, frame)
+    frame = paper_table.values(facts)
+    table = paper_table.table(facts, frame)
     markdown, plain = page.to_markdown(table), latex.to_latex(table, "t")
     numbers = latex.to_latex(table, "t", siunitx=True)
     for row in frame.to_dict("records"):
@@ -145,14 +145,14 @@ def test_all_formats_have_the_same_numbers_and_the_same_bold(facts: Facts):
 )
 def test_a_wrong_name_is_named_with_what_is_meant(facts: Facts, choices, key: str, meant: str):
     with pytest.raises(ConfigError) as caught:
-        pasted.values(facts, **choices)
+        paper_table.values(facts, **choices)
     assert key in str(caught.value) and meant in str(caught.value)
     assert caught.value.location.file == "the study small"
 
 
 def test_a_study_without_a_complete_run_has_no_table(facts: Facts):
     with pytest.raises(DataError, match="no run is complete"):
-        pasted.values(replace(facts, rows=facts.rows.iloc[:0]))
+        paper_table.values(replace(facts, rows=facts.rows.iloc[:0]))
 
 
 def test_cells_that_are_no_number_stand_in_braces():
@@ -184,7 +184,7 @@ def test_it_compiles(facts: Facts, siunitx: bool, tmp_path: Path):
         pytest.skip("needs siunitx (Debian: texlive-science)")
     metrics = (["accuracy"], ["accuracy", "loss"])
     tables = [
-        replace(pasted.table(facts, pasted.values(facts, metrics=m)), name=f"t{i}")
+        replace(paper_table.table(facts, paper_table.values(facts, metrics=m)), name=f"t{i}")
         for i, m in enumerate(metrics)
     ]
     head = ONE_COLUMN + (latex.SIUNITX if siunitx else "")
@@ -194,7 +194,7 @@ def test_it_compiles(facts: Facts, siunitx: bool, tmp_path: Path):
 
 
 def test_braces_are_balanced_and_columns_counted_without_a_tex(facts: Facts):
-    table = pasted.table(facts, pasted.values(facts, metrics=["accuracy", "loss"]))
+    table = paper_table.table(facts, paper_table.values(facts, metrics=["accuracy", "loss"]))
     text = latex.to_latex(table, "t", siunitx=True)
     plain = re.sub(r"\\[{}\\%&_#$]", "", text)
     depth = 0
