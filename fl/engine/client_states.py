@@ -162,10 +162,10 @@ class ClientStates(Mapping[str, Any]):
             All clients.
 
         Raises:
-            FedloomError: If one of the ``facts`` has changed, for `check_keys`, or if the disk of
+            FedloomError: If one of the ``facts`` has changed, for `check`, or if the disk of
                 ``file`` is full or cannot be written.
         """
-        self.check_keys(stack)
+        self.check(stack)
         for key, fact in self.facts.items():
             if key in stack and not torch.equal(fact[clients], stack[key]):
                 raise FedloomError(
@@ -202,11 +202,12 @@ class ClientStates(Mapping[str, Any]):
             rows.update((next(ids), row) for row in stored)
         return replace(self, rows=rows)
 
-    def check_keys(self, stack: Tree) -> None:
+    def check(self, stack: Tree, shapes: bool = True) -> None:
         """Check that the trees of some clients have the tensors that they had before round 1.
 
         Args:
             stack: The trees, stacked.
+            shapes: Whether to check shapes.
 
         Raises:
             FedloomError: If a tensor is missing, unknown or of another shape. An unknown one would
@@ -215,7 +216,7 @@ class ClientStates(Mapping[str, Any]):
         without_facts = {key: leaf for key, leaf in stack.items() if key not in self.facts}
         initial = {"/".join(path): [*leaf.shape] for path, leaf in trees.leaf_paths(self.initial)}
         new = {"/".join(path): [*leaf.shape[1:]] for path, leaf in trees.leaf_paths(without_facts)}
-        if new == initial:
+        if new == initial or (not shapes and {*new} == {*initial}):
             return
         missing, unknown = sorted({*initial} - {*new}), sorted({*new} - {*initial})
         texts = [f"has {', '.join(unknown)}"] if unknown else []

@@ -141,7 +141,7 @@ def products_of_stacks(stacks: Sequence[Tensor], factors: Sequence[Tensor]) -> T
 def _products(first: Tensor, second: Tensor) -> Tensor:
     """Sum the products of each client's numbers, [clients]; in one pass, if NumPy does it."""
     rows, factors = first.reshape(len(first), -1), second.reshape(len(second), -1)
-    if products.is_by_numpy(rows):
+    if products.is_by_numpy(rows, factors):
         return products.multiply(rows[:, None], factors[:, :, None]).reshape(-1)
     return (rows * factors).sum(1)
 

@@ -25,7 +25,7 @@ def outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         weight: Weights W, [clients, out, in].
         bias: Shifts b, [clients, out], or None.
     """
-    if is_by_numpy(x):
+    if is_by_numpy(x, weight, bias):
         products = _transposed(x, weight.mT)
         return products if bias is None else products.add_(bias.unsqueeze(-2))
     if bias is None:
@@ -35,14 +35,14 @@ def outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def input_gradients(slopes: Tensor, weight: Tensor) -> Tensor:
     """Return the gradients by the inputs of `outputs` from those by the outputs."""
-    if is_by_numpy(slopes):
+    if is_by_numpy(slopes, weight):
         return _transposed(slopes, weight)
     return torch.bmm(slopes, weight)
 
 
 def weight_gradients(slopes: Tensor, x: Tensor) -> Tensor:
     """Return the gradients by the weights of `outputs` from those by the outputs."""
-    return multiply(slopes.mT, x) if is_by_numpy(slopes) else torch.bmm(slopes.mT, x)
+    return multiply(slopes.mT, x) if is_by_numpy(slopes, x) else torch.bmm(slopes.mT, x)
 
 
 def _transposed(x: Tensor, weight: Tensor) -> Tensor:
@@ -60,14 +60,16 @@ def _transposed(x: Tensor, weight: Tensor) -> Tensor:
     return product
 
 
-def is_by_numpy(tensor: Tensor) -> bool:
+def is_by_numpy(tensor: Tensor, *others: Tensor | None) -> bool:
     """Whether NumPy multiplies: on one thread of a CPU, and where no other program looks on.
 
-    These are autograd, autocast, which chooses types, and a counter of operations.
+    These are autograd, autocast, which chooses types, and a counter of operations. Tensors of
+    different types are PyTorch's as well, which refuses them.
     """
     return (
         tensor.device.type == "cpu"
         and tensor.dtype in TYPES
+        and all(other is None or other.dtype == tensor.dtype for other in others)
         and torch.get_num_threads() == 1
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
