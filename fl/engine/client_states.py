@@ -296,7 +296,8 @@ def _pack(stacks: Sequence[Tensor], spans: Sequence[Span], count: int, size: int
     rows = np.zeros((count, size), np.uint8)
     content = torch.from_numpy(rows)
     for stack, (begin, end) in zip(stacks, spans, strict=True):
-        if end > begin:
+        # A trial on the meta device has shapes alone.
+        if end > begin and not stack.is_meta:
             content[:, begin:end] = _bytes(stack)
     return rows
 
