@@ -20,10 +20,10 @@ from fl.api.method import COUNTS, PAYLOAD, Method, Phase, Sweep, WeightedAverage
 from fl.api.trees import Tree
 from fl.engine.backends import BACKENDS, STACKING_BACKENDS, ClientStack, PassResult, run_sweep
 from fl.engine.batches import Schedule, join_schedules
+from fl.engine.client_states import ClientStates
 from fl.engine.state import (
     HOST,
     UNDIVIDED,
-    ClientStates,
     Division,
     PhaseResults,
     PhaseSchedule,

@@ -419,8 +419,9 @@ class _FilteredMethod:
             return pass_.loss(without_upload_state(server), without_upload_state(work), batch)
 
         def gradients(server: Tree, work: Tree, batch: Batch) -> tuple[Tensor, Tree, Tree] | None:
-            inner_trees = map(without_upload_state, (server, work))
-            return by_hand(*inner_trees, batch) if by_hand else None
+            if by_hand is None:
+                return None
+            return by_hand(without_upload_state(server), without_upload_state(work), batch)
 
         def update(server: Tree, work: Tree, grads: Tree, aux: Tree, lr: Rate) -> Tree:
             inner_work = without_upload_state(work)
