@@ -26,6 +26,7 @@ from fl.base.errors import DataError
 from fl.base.files import atomic_writer, disk_errors, parse_json
 from fl.base.folders import path_of
 from fl.base.schema import HOLDINGS, PARTITION_COLUMNS, SPLITS, UNSEEN
+from fl.data.readers.flbench import read_partition
 
 MODALITY = "modality"
 """Column of a partition: number of the modality that a client holds."""
@@ -178,8 +179,13 @@ def sizes_of_results(table: pd.DataFrame) -> pd.Series[int]:
 
 
 def read_users_table(spec: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the user's own table at the ``path`` of a scheme's spec, see `read`."""
-    return read(path_of(spec["path"]))
+    """Return the user's own table at the ``path`` of a scheme's spec, Parquet or FL-bench's pickle.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
+    path = path_of(spec["path"])
+    return read_partition(path) if path.suffix == ".pkl" else read(path)
 
 
 def read(path: str | Path) -> pd.DataFrame:

@@ -85,6 +85,7 @@ ALLOWED = {
 
 NAMED_COMPONENTS = {
     "fl.api.tasks.classification": "the task of data sets that name none",
+    "fl.data.readers.flbench": "a format of the user's own partition, which is no component",
 }
 """Files or folders of the library that the core may import by name."""
 

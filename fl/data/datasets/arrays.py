@@ -1,4 +1,4 @@
-"""Arrays of your own: a NumPy file with inputs and labels.
+"""Arrays of your own: a NumPy file with inputs and labels, or a folder of PFLlib.
 
 No publication: it is yours. What is in the file is part of what a run is.
 
@@ -14,6 +14,10 @@ first dimension of an input) over the samples that a partition trains on; those 
 images, scaled to 0..1 first. Other whole numbers are tokens. A study in Python writes such files
 itself, see `fl.arrays`.
 
+A folder that PFLlib generated, such as its ``dataset/MNIST``, is read as one such file: its clients
+have the same numbers, and ``train`` and ``test`` are the published split. PFLlib's inputs are
+normalised already; with ``standardise: false`` they stay as they are.
+
 Memory: all of it.
 """
 
@@ -28,12 +32,13 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
+from fl.base.files import is_folder
 from fl.base.folders import path_of
 from fl.base.hashes import change_stamp
 from fl.data.download import Source
 from fl.data.normalisation import IDENTITY_NORMALISATION, TRAINING_NORMALISATION
 from fl.data.prepared import SPLIT_NAMES, Writer
-from fl.data.readers import tables
+from fl.data.readers import pfllib, tables
 from fl.data.readers.missing_values import EMPTY_CELLS, check_missing_codes
 from fl.data.readers.spellings import check_spellings
 
@@ -43,10 +48,10 @@ LABEL_ARRAYS = ("y", "client", "domain", "group", "split")
 
 @dataclass(frozen=True)
 class Arrays:
-    """Inputs and labels or targets of an ``.npz`` file.
+    """Inputs and labels or targets of an ``.npz`` file, or of a folder of PFLlib.
 
     Attributes:
-        path: Path of the ``.npz`` file.
+        path: Path of the ``.npz`` file or of the folder.
         standardise: Whether each channel of inputs, except tokens, and the target get mean 0 and
             standard deviation 1 over training samples.
     """
@@ -58,9 +63,15 @@ class Arrays:
     padding: ClassVar[int | None] = None
 
     @property
+    def files(self) -> list[Path]:
+        """All files that are read."""
+        path = path_of(self.path)
+        return pfllib.client_files(path) if is_folder(path) else [path]
+
+    @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """The checked arrays of the file, which is read again only after a change."""
-        return _read(self.path, change_stamp([path_of(self.path)]))
+        """The checked arrays of the files, which are read again only after a change."""
+        return _read(self.path, change_stamp(self.files))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -142,11 +153,15 @@ class Arrays:
 @lru_cache(maxsize=4)
 def _read(path: str, stamped: str) -> dict[str, np.ndarray]:
     file = path_of(path)
-    with (
-        wrap_read_errors(file, "is no archive of NumPy arrays", "write it by numpy.savez"),
-        np.load(file, allow_pickle=False) as archive,
-    ):
-        arrays = {name: native(archive[name]) for name in archive.files}
+    if is_folder(file):
+        arrays = pfllib.read_folder(file)
+    else:
+        with (
+            wrap_read_errors(file, "is no archive of NumPy arrays", "write it by numpy.savez"),
+            np.load(file, allow_pickle=False) as archive,
+        ):
+            arrays = {name: archive[name] for name in archive.files}
+    arrays = {name: native(array) for name, array in arrays.items()}
     check(arrays, str(file))
     return arrays
 
