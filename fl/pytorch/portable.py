@@ -62,6 +62,7 @@ def replace_operators() -> torch.library.Library:
 
 def _product(first: Tensor, second: Tensor) -> Tensor:
     """Multiply matrices, or stacks of them, by NumPy."""
+    _check_types(first, second)
     if first.dtype in products.TYPES:
         return products.multiply(first, second)
     as_single = first.dtype in (torch.float16, torch.bfloat16)
@@ -69,11 +70,19 @@ def _product(first: Tensor, second: Tensor) -> Tensor:
     return products.multiply(*(array.resolve_neg() for array in arrays)).to(first.dtype)
 
 
+def _check_types(first: Tensor, second: Tensor) -> None:
+    """Refuse two types, as PyTorch's own operators do; NumPy would choose one of them."""
+    if first.dtype != second.dtype:
+        names = f"{first.dtype} and {second.dtype}"
+        raise RuntimeError(f"matrices of different types, dtype {names}, have no product or sum")
+
+
 def _product_and_sum(
     shift: Tensor, first: Tensor, second: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
     """Return beta shift + alpha first second; a shift is not read if beta is 0."""
     product = _product(first, second)
+    _check_types(shift, product)
     if alpha != 1:
         product.mul_(alpha)
     return product.add_(shift, alpha=beta) if beta else product

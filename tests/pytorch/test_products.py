@@ -78,6 +78,13 @@ for kind in (torch.float32, torch.float64, torch.bfloat16, torch.complex64):
 lost = torch.full((5,), float("nan"))
 torch.testing.assert_close(torch.addmm(lost, a, b, beta=0), a @ b)
 assert torch.mm(torch.empty(3, 0), torch.empty(0, 5)).equal(torch.zeros(3, 5))
+for shift, first, second in ((c, a, b.double()), (c.double(), a, b)):
+    try:
+        torch.addmm(shift, first, second)
+    except RuntimeError as error:
+        assert "dtype" in str(error)
+    else:
+        raise AssertionError("types were mixed")
 w = b.clone().requires_grad_()
 (slope,) = torch.autograd.grad((a @ w).square().sum(), w, create_graph=True)
 (second,) = torch.autograd.grad(slope.sum(), w)
