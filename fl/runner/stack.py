@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pandas as pd
 import torch
@@ -40,6 +40,7 @@ from fl.engine.evaluate import metrics_table
 from fl.engine.simulate import Round
 from fl.engine.simulation import Trainable
 from fl.engine.state import State
+from fl.plan import continuation
 from fl.plan.bundle import Bundle, Run
 from fl.plan.run_spec import RunSpec
 from fl.pytorch import portable
@@ -247,11 +248,7 @@ class Stack:
         for run, state in self.states.items():
             if state.client_states.are_in_file:
                 in_files[run] = state.client_states
-            saved[run] = {
-                "server": state.server,
-                "clients": state.client_states.to_checkpoint(),
-                "traces": self.stacked_traces(run) or {},
-            }
+            saved[run] = {**_state_tree(state), "traces": self.stacked_traces(run) or {}}
         rows = pd.concat([self.table(run).assign(run=run) for run in self.states])
         seconds = self.seconds * len(self.members)
         extra = {
@@ -270,6 +267,11 @@ class Stack:
                 {run: clients.file for run, clients in in_files.items()},
             )
         self.saved_clients = [*self.saved_clients, in_files][-checkpoint.MAX_CHECKPOINTS :]
+
+
+def _state_tree(state: State) -> dict[str, Any]:
+    """Return the tree of a state on the disk, see `ClientStates.to_checkpoint`."""
+    return {"server": state.server, "clients": state.client_states.to_checkpoint()}
 
 
 def _unstack_traces(stacks: Tree) -> dict[int, dict[str, Tensor]]:
@@ -375,9 +377,14 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
     if stack.round not in runs.costs:
         runs.costs[stack.round] = measure_or_explain(simulation, last.state, stack.round)
     record = make_record(member, stack, last, runs.costs[stack.round], runs.bundle)
+    state, row_file = None, None
+    keeps_state = runs.bundle.execution.keep_state and not last.ends_early
+    if keeps_state and not continuation.obstacle(member.spec):
+        clients = last.state.client_states
+        state, row_file = _state_tree(last.state), clients.file if clients.are_in_file else None
     traces = stack.stacked_traces(run)
     rows, workspace = stack.table(run), runs.workspaces[run]
-    workspace.finish(as_json(record), rows, weights, traces, predicted)
+    workspace.finish(as_json(record), rows, weights, traces, predicted, state, row_file)
     runs.logs[run].end("finished", state=record.state, seconds=record.seconds)
 
 
