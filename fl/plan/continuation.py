@@ -38,9 +38,6 @@ computes in the last round is recorded, and trains nothing.
 def obstacle(spec: Spec) -> str:
     """Return what depends on the number of rounds in a run's rounds; empty if nothing does.
 
-    A method, and what a study adds to it, may depend on it if a file of its code reads an attribute
-    ``rounds``. Models and tasks do not see it, and Fedloom's engine has no other use for it.
-
     Args:
         spec: The spec of the run.
     """
@@ -49,7 +46,21 @@ def obstacle(spec: Spec) -> str:
         return f"schedule: {training['schedule']} depends on the number of rounds"
     if training.get("early_stopping") is not None:
         return "early_stopping looks at every round but the last"
+    # Models and tasks do not see the settings of training.
     roots = [root for key, root in RunSpec(spec).roots.items() if key not in ("model", "task")]
+    reader = file_that_reads_rounds(roots)
+    return f"{reader} reads the number of rounds" if reader else ""
+
+
+def file_that_reads_rounds(roots: Iterable[str]) -> str:
+    """Return a file of some components that reads the number of rounds; empty if none does.
+
+    A file that reads an attribute ``rounds`` counts. Fedloom's engine reads it for schedules, early
+    stopping and the evaluation of the last round alone.
+
+    Args:
+        roots: The components, see `fl.base.identity.entry`.
+    """
     waiting = [path for root in roots for path in identity.code_files(root)]
     visited = {EVALUATED_ROUNDS}
     while waiting:
@@ -58,7 +69,7 @@ def obstacle(spec: Spec) -> str:
             visited.add(path)
             reads_rounds, blocks = _look(path, path.stat().st_mtime_ns)
             if reads_rounds:
-                return f"{identity.file_label(path)} reads the number of rounds"
+                return identity.file_label(path)
             waiting += blocks
     return ""
 
@@ -214,14 +225,13 @@ def room_lines(bundles: Iterable[Bundle], store: Store) -> Iterator[str]:
     ]
     obstacles = {run.run: obstacle(run.spec) for run in runs}
     kept = [run for run in runs if not obstacles[run.run]]
-    if kept:
-        known = sum(run.state_bytes for run in kept)
-        unknown = sum(not run.state_bytes for run in kept)
-        room = f"about {size(known)}" if known else ""
-        room += (
-            f"{', and ' * bool(room)}what only training can tell of {unknown}" if unknown else ""
-        )
-        yield f"keep_state: the last states of {quantity(len(kept), 'run')} will take {room}"
+    known = [run.state_bytes for run in kept if run.state_bytes]
+    if known:
+        runs_text = quantity(len(known), "run")
+        yield f"keep_state: the last states of {runs_text} will take about {size(sum(known))}"
+    if unknown := len(kept) - len(known):
+        runs_text = quantity(unknown, "run")
+        yield f"keep_state: how much room the last states of {runs_text} take, only the data tell"
     for method, why in sorted({(run.method, obstacles[run.run]) for run in runs}):
         if why:
             yield f"keep_state: {method} keeps no state, as {why}"

@@ -435,6 +435,7 @@ class ExpandedScenario:
         parent_point = parent.point if parent else {}
         tried = self.rehearsed.get(key)
         server, client = tried.state_bytes if tried else (0, 0)
+        clients = scenario.partition.clients
         place = scenario_key(scenario)
         return Run(
             run="",
@@ -443,7 +444,7 @@ class ExpandedScenario:
             defaults=defaults,
             point_id=identity.point_id(spec, code, defaults),
             unstackable=tried.unstackable if tried else "",
-            state_bytes=server + client * (scenario.partition.clients or 0),
+            state_bytes=0 if clients is None else server + client * clients,
             method=entry.label,
             title=entry.title,
             point={
