@@ -32,7 +32,7 @@ from fl.runner import costs, slurm
 from fl.runner.job_processes import Interruption, record_leave_requests
 from fl.runner.process_settings import prepare_process
 from fl.runner.runs import Failure, MakeDisplay, Progress, Runs, make_simulation
-from fl.runner.stack import Stack, check_code, train_stack
+from fl.runner.stack import Stack, check_code, from_kept_states, train_stack
 from fl.store import checkpoint
 from fl.store.checkpoint import Checkpoint
 from fl.store.store import Store
@@ -257,7 +257,7 @@ def _continued(
         first = next(iter(members))
         try:
             folder = runs.workspaces[first].checkpoints
-            saved = checkpoint.from_kept_states(store, members, folder)
+            saved = from_kept_states(store, members, folder)
         except FedloomError as error:
             logger.warning("%s: begins with round 1: %s", runs.name(first), error)
             continue

@@ -59,6 +59,7 @@ from fl.store.run_record import (
     RunRecord,
     UnknownCosts,
 )
+from fl.store.store import Store
 from fl.store.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -267,6 +268,46 @@ class Stack:
                 {run: clients.file for run, clients in in_files.items()},
             )
         self.saved_clients = [*self.saved_clients, in_files][-checkpoint.MAX_CHECKPOINTS :]
+
+
+def from_kept_states(store: Store, sources: Mapping[str, str], folder: Path) -> Checkpoint:
+    """Return the checkpoint from which runs go on that have more rounds than stored ones.
+
+    The last round of a run is always evaluated. Where it is not the last one, it may not be; then
+    its metrics and traces are left out.
+
+    Args:
+        store: The store.
+        sources: By run, the stored run from whose state it goes on; all of one stack, in its order.
+        folder: Folder of the checkpoints of one of the runs.
+
+    Raises:
+        FedloomError: If a stored run is damaged or has not kept its state.
+    """
+    records = [store.record(source) for source in sources.values()]
+    last, execution = records[0]["rounds"], records[0]["execution"]
+    is_evaluated = last % records[0]["spec"]["training"]["evaluate_every"] == 0
+    state: Tree = {}
+    tables, row_files = [], dict[str, Path]()
+    for run, source in sources.items():
+        tree, row_file = store.state(source)
+        traces, rows = store.traces(source), store.metrics(source)
+        if not is_evaluated:
+            count = int((traces["round"] < last).sum()) if traces else 0
+            traces = {name: trace[:count] for name, trace in traces.items()} if count else {}
+            rows = rows[(rows["round"] < last) | (rows["split"] == "train")]
+        state[run] = {**tree, "traces": traces}
+        tables.append(rows.assign(run=run))
+        if row_file is not None:
+            row_files[run] = row_file
+    extra = {
+        "members": [*sources],
+        "backend": execution["backend"],
+        "seconds": sum(record["seconds"] for record in records),
+        "stretches": execution.get("stretches", []),
+    }
+    rows = pd.concat(tables, ignore_index=True)
+    return Checkpoint(last, state, extra, rows, folder / f"round-{last:06d}", row_files)
 
 
 def _state_tree(state: State) -> dict[str, Any]:

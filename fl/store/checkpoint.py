@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 import safetensors
@@ -28,9 +28,6 @@ import torch
 from fl.base import files
 from fl.base.errors import DataError
 from fl.base.row_file import RowFile, check_rows
-
-if TYPE_CHECKING:
-    from fl.store.store import Store
 
 Tree = dict[str, Any]
 """A nested dict with text keys (without ``/``) whose leaves are tensors."""
@@ -243,46 +240,6 @@ def load_latest(folder: Path, device: str | torch.device = "cpu") -> Checkpoint 
                 files.erase(path)
                 log.warning("checkpoint %s was damaged and is removed: %s", path, error)
     return None
-
-
-def from_kept_states(store: Store, sources: Mapping[str, str], folder: Path) -> Checkpoint:
-    """Return the checkpoint from which runs go on that have more rounds than stored ones.
-
-    The last round of a run is always evaluated. Where it is not the last one, it may not be; then
-    its metrics and traces are left out.
-
-    Args:
-        store: The store.
-        sources: By run, the stored run from whose state it goes on; all of one stack, in its order.
-        folder: Folder of the checkpoints of one of the runs.
-
-    Raises:
-        FedloomError: If a stored run is damaged or has not kept its state.
-    """
-    records = [store.record(source) for source in sources.values()]
-    last, execution = records[0]["rounds"], records[0]["execution"]
-    is_evaluated = last % records[0]["spec"]["training"]["evaluate_every"] == 0
-    state: Tree = {}
-    tables, row_files = [], dict[str, Path]()
-    for run, source in sources.items():
-        tree, row_file = store.state(source)
-        traces, rows = store.traces(source), store.metrics(source)
-        if not is_evaluated:
-            count = int((traces["round"] < last).sum()) if traces else 0
-            traces = {name: trace[:count] for name, trace in traces.items()} if count else {}
-            rows = rows[(rows["round"] < last) | (rows["split"] == "train")]
-        state[run] = {**tree, "traces": traces}
-        tables.append(rows.assign(run=run))
-        if row_file is not None:
-            row_files[run] = row_file
-    extra = {
-        "members": [*sources],
-        "backend": execution["backend"],
-        "seconds": sum(record["seconds"] for record in records),
-        "stretches": execution.get("stretches", []),
-    }
-    rows = pd.concat(tables, ignore_index=True)
-    return Checkpoint(last, state, extra, rows, folder / f"round-{last:06d}", row_files)
 
 
 def _read(path: Path, device: str | torch.device) -> Checkpoint:
