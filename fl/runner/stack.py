@@ -287,7 +287,7 @@ def from_kept_states(store: Store, sources: Mapping[str, str], folder: Path) -> 
     records = [store.record(source) for source in sources.values()]
     last, execution = records[0]["rounds"], records[0]["execution"]
     is_evaluated = last % records[0]["spec"]["training"]["evaluate_every"] == 0
-    state: Tree = {}
+    state: dict[str, Any] = {}
     tables, row_files = [], dict[str, Path]()
     for run, source in sources.items():
         tree, row_file = store.state(source)
