@@ -6,17 +6,18 @@ import argparse
 import math
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl.base.hashes import digest
-from fl.base.units import duration, quantity, values_text
+from fl.base.units import duration, first_of, quantity, values_text
 from fl.cli.commands import add_config_option, add_words, say
 from fl.cli.stores import readable
-from fl.plan import analyses, overrides
+from fl.plan import analyses, continuation, overrides
 from fl.plan import plan as plans
 from fl.plan.bundle import Bundle, Run, missing_runs
+from fl.plan.continuation import Source, Sources
 from fl.plan.plan import Plan
 from fl.plan.study_plan import StudyPlan, few_units_note
 from fl.runner import environment
@@ -80,6 +81,11 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
         for run in plan.runs
         if run not in to_train and (lines := store.verify(run, hashed=False))
     }
+    sources: dict[str, Source] = {}
+    if missing:
+        stored_sources = Sources(store)
+        for runs in missing_by_bundle.values():
+            sources |= stored_sources.of_runs(runs)
     for name, study in plan.studies.items():
         yield f"{name}: {study.title}"
         groups = _groups(study, every_run)
@@ -89,6 +95,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             note = f" ({n_incomplete} without {WEIGHTS})" if n_incomplete else ""
             counts = f"{stored:4} of {len(runs):4} runs stored{note}"
             yield f"  {method:16} {counts}   {setting}"
+            yield from (f"    {line}" for line in _source_lines(runs, sources))
             if every_run:
                 yield from (f"    {_run_line(run, to_train, damages)}" for run in runs)
         yield from (
@@ -124,9 +131,33 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
                 "version of code or data. Try: fedloom explain RUN"
             )
         yield from rates.remarks
-        yield _cost([member.spec for member in missing], rates)
+        yield _cost([_remaining_spec(member, sources) for member in missing], rates)
         yield from _job_lines(plan, incomplete, store, rates)
         yield from _large_metrics_line(incomplete.values())
+        yield from continuation.room_lines(incomplete.values(), store)
+
+
+def _source_lines(runs: Iterable[Run], sources: Mapping[str, Source]) -> Iterator[str]:
+    """Yield lines on runs of which the store has some with fewer rounds, and whether they go on."""
+    stored: dict[tuple[int, str], list[str]] = {}
+    for run in runs:
+        if source := sources.get(run.run):
+            stored.setdefault((source.rounds, source.problem), []).append(source.run)
+    for (rounds, problem), names in stored.items():
+        of_round = f"round {rounds} of run {first_of(names, 'run')}"
+        if problem:
+            yield f"begins with round 1, not after {of_round}: {problem}"
+        else:
+            yield f"goes on from {of_round}"
+
+
+def _remaining_spec(run: Run, sources: Mapping[str, Source]) -> Spec:
+    """Return the spec of a run with the number of rounds that are still to be trained."""
+    source = sources.get(run.run)
+    if source is None or source.problem:
+        return run.spec
+    rounds = run.spec["training"]["rounds"] - source.rounds
+    return {**run.spec, "training": {**run.spec["training"], "rounds": rounds}}
 
 
 def _groups(study: StudyPlan, every_run: bool) -> dict[tuple[str, str], list[Run]]:

@@ -42,6 +42,8 @@ class Run:
         point_id: Id of its point, which it shares with the runs of other seeds.
         unstackable: Why its clients cannot be trained in one stack; empty if they can, or if that
             was not tried.
+        state_bytes: Bytes of its state after a round, about; 0 if it was not tried, or if only the
+            data can tell how many clients there are.
         bundle: Id of the bundle that trains it.
         method: Label of its method entry.
         title: Name of the entry in print.
@@ -63,6 +65,7 @@ class Run:
     keep: list[str] = field(default_factory=list)
     point_id: str = ""
     unstackable: str = ""
+    state_bytes: int = 0
     bundle: str = ""
     method: str = ""
     title: str = ""

@@ -35,6 +35,8 @@ class Execution:
             one, as another number would give other bits.
         checkpoint_every: Rounds between checkpoints. By default a checkpoint is written whenever it
             takes at most a twentieth of the time since the last one.
+        keep_state: Whether a run keeps its state after the last round, from which a run of more
+            rounds goes on, see `fl.plan.continuation`. `fedloom plan` says how much room it takes.
         memory_mb: Memory that a job requests, in MiB (2**20 bytes), which schedulers call MB.
         minutes: Time that a job requests.
         gpus: GPUs that a job requests. By default one if the device is `cuda`, or if it is `auto`
@@ -55,6 +57,7 @@ class Execution:
     processes: Cores = 1
     threads: Cores = 1
     checkpoint_every: Count | None = None
+    keep_state: bool = False
     memory_mb: Count = 4000
     minutes: Count = 240
     gpus: Index | None = None

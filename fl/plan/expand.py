@@ -28,7 +28,7 @@ from fl.plan.config import Draft, Execution, Study
 from fl.plan.grids import Point, too_many
 from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.published_tables import check_tables
-from fl.plan.rehearsal import Findings, Rehearsal, check_traces, rehearse
+from fl.plan.rehearsal import Findings, Rehearsal, Rehearsed, check_traces, rehearse
 from fl.plan.run_spec import RunSpec
 from fl.plan.scenario import Scenario, check_same_task
 from fl.plan.study_settings import ScenarioKey, StudySettings, scenario_key, study_settings
@@ -363,8 +363,7 @@ class ExpandedScenario:
         distinct: The different scenarios of its entries, the study's own first.
         right_entries: Entries of which nothing is known to be wrong.
         scenarios: The scenario of each entry by label.
-        unstackable: Why clients cannot be trained in one stack, as far as points were tried, by
-            label and `Point.key`; empty if they can.
+        rehearsed: What was found out about points that were tried, by label and `Point.key`.
         problems: What is wrong.
     """
 
@@ -379,7 +378,7 @@ class ExpandedScenario:
                 self.scenarios[entry.label] = own_scenario
         own_scenarios = [own for own in self.scenarios.values() if own is not scenario]
         self.distinct = [scenario, *own_scenarios]
-        self.unstackable: dict[tuple[str, str], str] = {}
+        self.rehearsed: dict[tuple[str, str], Rehearsed] = {}
         self._points: dict[tuple[str, Hashable], Run] = {}
         self._codes: dict[tuple[str, str], tuple[dict[str, str], list[str]]] = {}
         for own_scenario in self.distinct:
@@ -398,11 +397,10 @@ class ExpandedScenario:
         """Try its models, and methods of which nothing is known to be wrong."""
         entries = {entry: self.scenarios[entry.label] for entry in self.right_entries}
         checks.check_modalities(entries, self.distinct, self.analyses, self.problems)
-        rehearsed = rehearse(self.distinct, entries, findings, self.problems)
-        self.unstackable = {key: result.unstackable for key, result in rehearsed.items()}
+        self.rehearsed = rehearse(self.distinct, entries, findings, self.problems)
         if not self.problems.errors and len(self.right_entries) == len(self.study.methods):
             with self.problems.collected():
-                check_traces(self.analyses, rehearsed.values())
+                check_traces(self.analyses, self.rehearsed.values())
 
     def run(self, combination: Combination, settings: StudySettings) -> Run:
         """Return the run of a combination in this scenario, with its name.
@@ -435,6 +433,9 @@ class ExpandedScenario:
             self._codes[key] = run_spec.code, run_spec.default_keys
         code, defaults = self._codes[key]
         parent_point = parent.point if parent else {}
+        tried = self.rehearsed.get(key)
+        server, client = tried.state_bytes if tried else (0, 0)
+        clients = scenario.partition.clients
         place = scenario_key(scenario)
         return Run(
             run="",
@@ -442,7 +443,8 @@ class ExpandedScenario:
             code=code,
             defaults=defaults,
             point_id=identity.point_id(spec, code, defaults),
-            unstackable=self.unstackable.get((entry.label, point.key), ""),
+            unstackable=tried.unstackable if tried else "",
+            state_bytes=0 if clients is None else server + client * clients,
             method=entry.label,
             title=entry.title,
             point={

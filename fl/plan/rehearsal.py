@@ -50,11 +50,14 @@ class Rehearsed:
         unstackable: Why clients cannot be trained in one stack; empty if they can.
         traces: Names of what is recorded of a round; None if only training can tell.
         has_training_passes: Whether clients make a pass whose length training keys decide.
+        state_bytes: Bytes of the server's state, and of a client's; of a server that keeps
+            something of each client, those for two clients. Zeros if only training can tell.
     """
 
     unstackable: str
     traces: frozenset[str] | None
     has_training_passes: bool
+    state_bytes: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -331,7 +334,10 @@ class Rehearsal:
             )
             if key not in self._rehearsed:
                 self._rehearsed[key] = Rehearsed(
-                    attempt.reason(), attempt.traces(), attempt.has_training_passes()
+                    attempt.reason(),
+                    attempt.traces(),
+                    attempt.has_training_passes(),
+                    attempt.state_bytes(),
                 )
                 recorder.check(spec)
             else:

@@ -166,6 +166,15 @@ class Attempt:
                 return frozenset(traces)
         return None
 
+    @torch.no_grad()
+    def state_bytes(self) -> tuple[int, int]:
+        """Return bytes of the server's and of a client's state; zeros if only training can tell."""
+        for device in self._devices:
+            with contextlib.suppress(Exception), torch.device(device):
+                server, client = self._method(device).init(trees.to(self.variables, device))
+                return trees.nbytes(server), trees.nbytes(client)
+        return 0, 0
+
     def _error(self, size: int, stacked: bool = False) -> Exception | None:
         """Return the error with batches of a size, for one client or for a stack of two."""
         last_error = None

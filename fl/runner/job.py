@@ -19,19 +19,20 @@ from torch import nn
 from fl.api.method import Pass
 from fl.api.trees import Tree
 from fl.base.arithmetic import NATIVE
-from fl.base.errors import DataError
+from fl.base.errors import DataError, FedloomError
 from fl.base.schema import GLOBAL
 from fl.engine import backends, simulate
 from fl.engine.backends import STACKING_BACKENDS
 from fl.engine.batches import count_steps, set_pass_length
 from fl.engine.simulation import Simulation, Trainable
 from fl.plan.bundle import Bundle, Run
+from fl.plan.continuation import Sources
 from fl.pytorch.devices import claim_devices
 from fl.runner import costs, slurm
 from fl.runner.job_processes import Interruption, record_leave_requests
 from fl.runner.process_settings import prepare_process
 from fl.runner.runs import Failure, MakeDisplay, Progress, Runs, make_simulation
-from fl.runner.stack import Stack, check_code, train_stack
+from fl.runner.stack import Stack, check_code, from_kept_states, train_stack
 from fl.store import checkpoint
 from fl.store.checkpoint import Checkpoint
 from fl.store.store import Store
@@ -216,7 +217,8 @@ class _Group(NamedTuple):
 def _groups(runs: Runs, store: Store, by_run: Mapping[str, Trainable]) -> Iterator[_Group]:
     """Yield the groups of runs to train; if training one fails, its runs are yielded one by one.
 
-    Runs with a checkpoint come first, in the stack in which they began.
+    Runs with a checkpoint come first, in the stack in which they began; then runs that go on from
+    stored ones of fewer rounds.
     """
     remaining = [run for run in runs.members if run in runs.workspaces and run in by_run]
     for run in list(remaining):
@@ -231,10 +233,41 @@ def _groups(runs: Runs, store: Store, by_run: Mapping[str, Trainable]) -> Iterat
     backend = ""
     with runs.record_failure(*remaining):
         backend = _choose_backend(runs.bundle, by_run[remaining[0]]) if remaining else ""
-    if backend in STACKING_BACKENDS:
+    for group in _continued(runs, store, remaining, backend) if backend else ():
+        remaining = [member for member in remaining if member not in group.members]
+        yield from _with_singles(group, runs, store)
+    if backend in STACKING_BACKENDS and remaining:
         yield from _with_singles(_Group(remaining, backend), runs, store)
     elif backend:
         yield from (_Group([run], backend) for run in remaining)
+
+
+def _continued(
+    runs: Runs, store: Store, remaining: Sequence[str], backend: str
+) -> Iterator[_Group]:
+    """Yield the groups of runs that go on from stored ones of fewer rounds.
+
+    The stored ones must have the backend of a run that begins with round 1, as `choose_backend` may
+    choose another one for more rounds.
+    """
+    sources = Sources(store, with_state=True).of_runs([runs.members[run] for run in remaining])
+    going_on = {source.run: run for run, source in sources.items() if not source.problem}
+    for stack in dict.fromkeys(sources[run].stack for run in going_on.values()):
+        members = {going_on[source]: source for source in stack}
+        first = next(iter(members))
+        try:
+            folder = runs.workspaces[first].checkpoints
+            saved = from_kept_states(store, members, folder)
+        except FedloomError as error:
+            logger.warning("%s: begins with round 1: %s", runs.name(first), error)
+            continue
+        if saved.extra["backend"] != backend:
+            change = f"{saved.extra['backend']}, and is {backend} for more rounds"
+            logger.info("%s: begins with round 1: its backend was %s", runs.name(first), change)
+            continue
+        names = ", ".join(stack)
+        logger.info("%s: goes on from round %d of %s", runs.name(first), saved.round, names)
+        yield _Group([*members], backend, saved)
 
 
 def _with_singles(group: _Group, runs: Runs, store: Store) -> Iterator[_Group]:

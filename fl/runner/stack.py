@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pandas as pd
 import torch
@@ -40,6 +40,7 @@ from fl.engine.evaluate import metrics_table
 from fl.engine.simulate import Round
 from fl.engine.simulation import Trainable
 from fl.engine.state import State
+from fl.plan import continuation
 from fl.plan.bundle import Bundle, Run
 from fl.plan.run_spec import RunSpec
 from fl.pytorch import portable
@@ -58,6 +59,7 @@ from fl.store.run_record import (
     RunRecord,
     UnknownCosts,
 )
+from fl.store.store import Store
 from fl.store.workspace import Workspace
 
 logger = logging.getLogger(__name__)
@@ -247,11 +249,7 @@ class Stack:
         for run, state in self.states.items():
             if state.client_states.are_in_file:
                 in_files[run] = state.client_states
-            saved[run] = {
-                "server": state.server,
-                "clients": state.client_states.to_checkpoint(),
-                "traces": self.stacked_traces(run) or {},
-            }
+            saved[run] = {**_state_tree(state), "traces": self.stacked_traces(run) or {}}
         rows = pd.concat([self.table(run).assign(run=run) for run in self.states])
         seconds = self.seconds * len(self.members)
         extra = {
@@ -270,6 +268,51 @@ class Stack:
                 {run: clients.file for run, clients in in_files.items()},
             )
         self.saved_clients = [*self.saved_clients, in_files][-checkpoint.MAX_CHECKPOINTS :]
+
+
+def from_kept_states(store: Store, sources: Mapping[str, str], folder: Path) -> Checkpoint:
+    """Return the checkpoint from which runs go on that have more rounds than stored ones.
+
+    The last round of a run is always evaluated. Where it is not the last one, it may not be; then
+    its metrics and traces are left out.
+
+    Args:
+        store: The store.
+        sources: By run, the stored run from whose state it goes on; all of one stack, in its order.
+        folder: Folder of the checkpoints of one of the runs.
+
+    Raises:
+        FedloomError: If a stored run is damaged or has not kept its state.
+    """
+    records = [store.record(source) for source in sources.values()]
+    last, execution = records[0]["rounds"], records[0]["execution"]
+    is_evaluated = last % records[0]["spec"]["training"]["evaluate_every"] == 0
+    state: dict[str, Any] = {}
+    tables, row_files = [], dict[str, Path]()
+    for run, source in sources.items():
+        tree, row_file = store.state(source)
+        traces, rows = store.traces(source), store.metrics(source)
+        if not is_evaluated:
+            count = int((traces["round"] < last).sum()) if traces else 0
+            traces = {name: trace[:count] for name, trace in traces.items()} if count else {}
+            rows = rows[(rows["round"] < last) | (rows["split"] == "train")]
+        state[run] = {**tree, "traces": traces}
+        tables.append(rows.assign(run=run))
+        if row_file is not None:
+            row_files[run] = row_file
+    extra = {
+        "members": [*sources],
+        "backend": execution["backend"],
+        "seconds": sum(record["seconds"] for record in records),
+        "stretches": execution.get("stretches", []),
+    }
+    rows = pd.concat(tables, ignore_index=True)
+    return Checkpoint(last, state, extra, rows, folder / f"round-{last:06d}", row_files)
+
+
+def _state_tree(state: State) -> dict[str, Any]:
+    """Return the tree of a state on the disk, see `ClientStates.to_checkpoint`."""
+    return {"server": state.server, "clients": state.client_states.to_checkpoint()}
 
 
 def _unstack_traces(stacks: Tree) -> dict[int, dict[str, Tensor]]:
@@ -375,9 +418,14 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
     if stack.round not in runs.costs:
         runs.costs[stack.round] = measure_or_explain(simulation, last.state, stack.round)
     record = make_record(member, stack, last, runs.costs[stack.round], runs.bundle)
+    state, row_file = None, None
+    keeps_state = runs.bundle.execution.keep_state and not last.ends_early
+    if keeps_state and not continuation.obstacle(member.spec):
+        clients = last.state.client_states
+        state, row_file = _state_tree(last.state), clients.file if clients.are_in_file else None
     traces = stack.stacked_traces(run)
     rows, workspace = stack.table(run), runs.workspaces[run]
-    workspace.finish(as_json(record), rows, weights, traces, predicted)
+    workspace.finish(as_json(record), rows, weights, traces, predicted, state, row_file)
     runs.logs[run].end("finished", state=record.state, seconds=record.seconds)
 
 

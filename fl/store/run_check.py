@@ -32,6 +32,7 @@ from fl.store.run_record import (
     PREDICTIONS,
     RECORD,
     RUN_FILES,
+    STATE,
     TRACES,
     WEIGHTS,
     Costs,
@@ -441,6 +442,8 @@ def find_problems(store: Store, run: str, results: Path | None = None) -> list[s
             check_clients(rows, checked, sizes, source)
         if WEIGHTS in record["files"]:
             store.weights(run)
+        if STATE in record["files"]:
+            store.state(run)
         if PREDICTIONS in record["files"]:
             check_predictions(store.predictions(run), str(folder / PREDICTIONS))
         check_traces(store.traces(run), checked.rounds, str(folder / TRACES))

@@ -16,7 +16,9 @@ from fl.base.specs import Spec
 
 RECORD, METRICS, WEIGHTS = "run.json", "metrics.parquet", "final.safetensors"
 TRACES, PREDICTIONS = "traces.safetensors", "predictions.parquet"
-RUN_FILES = (METRICS, WEIGHTS, TRACES, PREDICTIONS)
+STATE, CLIENT_ROWS = "state.safetensors", "clients.rows"
+"""The state after the last round, if it is kept; clients that do not fit into memory are apart."""
+RUN_FILES = (METRICS, WEIGHTS, TRACES, PREDICTIONS, STATE, CLIENT_ROWS)
 """Files of a finished run in addition to its record; it always has the first one."""
 OPTIONAL_FILES = (WEIGHTS, PREDICTIONS)
 """Files that a run has only if they are needed. A run without one is trained again for it."""

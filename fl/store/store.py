@@ -4,7 +4,7 @@
 
     root/<run>/           run.json (sealed), metrics.parquet, final.safetensors (if asked for),
                           predictions.parquet (likewise), traces.safetensors (if the method has
-                          traces)
+                          traces), state.safetensors and clients.rows (if the state is kept)
     root/<run>.partial/   checkpoint/, lease.json, attempt-N.json (see `fl.store.workspace`),
                           .clients.*.tmp (clients that do not fit into memory, see
                           `fl.base.row_file`), and while it finishes result-*/
@@ -36,11 +36,13 @@ from fl.base.errors import DataError, FedloomError
 from fl.store import lease, workspace
 from fl.store.run_record import (
     CHECKPOINTS,
+    CLIENT_ROWS,
     LEASE,
     METRICS,
     OPTIONAL_FILES,
     PREDICTIONS,
     RECORD,
+    STATE,
     TRACES,
     WEIGHTS,
     is_name,
@@ -142,6 +144,17 @@ class Store:
         from fl.store.checkpoint import load_tree
 
         return self._read(run, TRACES, lambda path, _: load_tree(path))
+
+    def state(self, run: str) -> tuple[Tree, Path | None]:
+        """Return the state after the run's last round, and the file of its clients, after a check.
+
+        The file is None if the state has the clients.
+        """
+        from fl.store.checkpoint import load_tree
+
+        state = self._read(run, STATE, lambda path, _: load_tree(path))
+        has_rows = CLIENT_ROWS in self.record(run)["files"]
+        return state, self._read(run, CLIENT_ROWS, lambda path, _: path) if has_rows else None
 
     def folder(self, run: str) -> Path:
         """Return the folder of a run, finished or unfinished."""

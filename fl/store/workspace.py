@@ -23,17 +23,21 @@ from fl.base.errors import DataError, FedloomError, Location
 from fl.store import lease
 from fl.store.run_record import (
     CHECKPOINTS,
+    CLIENT_ROWS,
     LEASE,
     METRICS,
     OPTIONAL_FILES,
     PREDICTIONS,
     RECORD,
+    STATE,
     TRACES,
     WEIGHTS,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from fl.base.row_file import RowFile
 
 
 log = logging.getLogger(__name__)
@@ -176,6 +180,8 @@ class Workspace:
         weights: dict[str, Any] | None = None,
         traces: dict[str, Any] | None = None,
         predictions: pd.DataFrame | None = None,
+        state: dict[str, Any] | None = None,
+        row_file: RowFile | None = None,
     ) -> bool:
         """Write the finished run into the store and remove its checkpoints.
 
@@ -185,6 +191,8 @@ class Workspace:
             weights: Its final weights, if they are stored.
             traces: Traces of its method, if it has some.
             predictions: Predictions of its final models, if they are stored.
+            state: Its state after the last round, if it is kept.
+            row_file: The file of its clients, if ``state`` has only their ``places`` in it.
 
         Returns:
             False if another process finished it first; that result stays.
@@ -196,7 +204,7 @@ class Workspace:
         def write(result: Path) -> None:
             files.write_table(result / METRICS, rows)
             names = [METRICS]
-            for name, tree in ((WEIGHTS, weights), (TRACES, traces)):
+            for name, tree in ((WEIGHTS, weights), (TRACES, traces), (STATE, state)):
                 if tree is not None:
                     from fl.store.checkpoint import save_tree
 
@@ -205,6 +213,9 @@ class Workspace:
             if predictions is not None:
                 files.write_table(result / PREDICTIONS, predictions)
                 names.append(PREDICTIONS)
+            if row_file is not None:
+                row_file.link(result / CLIENT_ROWS)
+                names.append(CLIENT_ROWS)
             files.write_sealed(result / RECORD, record, files=names)
 
         optional = {WEIGHTS: weights, PREDICTIONS: predictions}

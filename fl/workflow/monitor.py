@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from fl.base.errors import EXIT_INTERRUPTED, FedloomError
+from fl.plan import continuation
 from fl.plan.bundle import Bundle
 from fl.plan.config import Settings
 from fl.store.store import Store
@@ -86,6 +87,8 @@ class ProgressMonitor(threading.Thread):
     def run(self) -> None:
         """Print progress until `stop`, and then once more."""
         bundles, start = status.bundles(self._results, selected=self._selected), time.monotonic()
+        for line in continuation.room_lines(bundles, self._store):
+            self._output(line)
         while True:
             hours = (time.monotonic() - start) / 60
             has_ended = self._end.wait(max(self._pause, min(hours, 60.0)))

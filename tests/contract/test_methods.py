@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,14 @@ from fl.api import trees
 from fl.api.method import declaration_of
 from fl.api.recipes import VARIABLE_GROUPS
 from fl.api.training import learning_rate
-from fl.base import fields, registry, rng
+from fl.base import fields, identity, registry, rng
 from fl.base.errors import Location
 from fl.base.schema import GLOBAL, PERSONAL
 from fl.cli import catalogue
 from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
 from fl.engine.state import PhaseSchedule, State
+from fl.plan import continuation
 from fl.pytorch import portable
 from fl.runner.stack import Stack
 from fl.store import checkpoint
@@ -291,6 +293,22 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_bits(method: str, tmp_pat
     [resumed] = simulate.lockstep(again, Stack.resume(saved, again).states, 1, "stacked")
     assert worlds.same(worlds.tree(resumed["run"].state), worlds.tree(straight["run"].state))
     assert worlds.rows_agree(resumed["run"].rows, straight["run"].rows, 0.0)
+
+
+@every_trained_method
+def test_first_rounds_do_not_depend_on_the_number_of_rounds_unless_the_code_reads_it(
+    method: str,
+) -> None:
+    """So a run of more rounds may go on from the state of one with fewer."""
+    root = identity.entry("method", worlds.entry(method).name)
+    if continuation.file_that_reads_rounds([root]):
+        return
+    states = []
+    for rounds in (2, 7):
+        simulation = world(method, rounds=rounds)
+        two_rounds = islice(simulate.rounds(simulation, simulation.begin(), 0, "stacked"), 2)
+        states.append([worlds.tree(finished.state) for finished in two_rounds])
+    assert all(map(worlds.same, *states))
 
 
 @pytest.mark.parametrize("method", ["fedsac", "finetune"])
