@@ -116,11 +116,11 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
         "## A method of yours beside them",
         "```sh\n"
         "fedloom new method mine     # writes a file with a method that already runs\n"
-        f"python -m tools.comparison {tracks[0].name} --trial mine\n"
+        "fedloom compare mine        # one track: --only TRACK; a grid: 'strength=[0.1, 1.0]'\n"
         "```",
-        "Between the two commands, add it to `methods` and to a family of the track's file. The "
-        "second chooses its point on the tuning clients, trains it on the scored ones, and tests "
-        "it in its family.",
+        "The second chooses its point on the tuning clients of each track, trains it on the scored "
+        "ones, and tests it in the family of its kind beside the kept values of all entries. The "
+        "family's baseline is trained again, to check that it has its kept values.",
         "## What is not claimed",
         "\n".join(f"- {text}" for text in NOT_CLAIMED),
         "## All verdicts again",
@@ -175,6 +175,36 @@ def _section(track: TrackClaims) -> str:
         ),
     ]
     return "\n\n".join(block.strip() for block in blocks)
+
+
+def overview_tables(tracks: Sequence[TrackClaims]) -> list[Table]:
+    """Return a table for each family: differences and verdicts of entries on all tracks.
+
+    Args:
+        tracks: The tracks.
+    """
+    titles, tables = client_claims.titles_of(tracks), []
+    for family, baseline in client_claims.families_of(tracks).items():
+        cells: dict[str, list[Cell]] = {}
+        for entry in client_claims.sorted_entries(tracks, family):
+            cells[entry] = [_overview_cell(track, family, entry) for track in tracks]
+        rows = tuple(Row(titles[entry], tuple(row)) for entry, row in cells.items())
+        caption = f"{family.capitalize()}: difference from {baseline}, and verdict"
+        heads = columns("Method", *(f"{track.name}\n({track.unit_text})" for track in tracks))
+        tables.append(Table(family, caption, heads, rows))
+    return tables
+
+
+def _overview_cell(track: TrackClaims, family: str, entry: str) -> Cell:
+    """Return difference and verdict of an entry in a family of a track."""
+    rows = track.verdicts[track.verdicts["family"] == family].set_index("entry")
+    if entry not in rows.index:
+        return Cell(NOTHING)
+    record = rows.loc[entry].to_dict()
+    text = verdict_text(track, record)
+    if record["verdict"] not in (NO_OP, MISSING_RUN):
+        text = f"{track.shown(record['difference'])} {text}"
+    return Cell(text, best=record["verdict"] == claims.AHEAD)
 
 
 def long_table(tracks: Sequence[TrackClaims]) -> Table:

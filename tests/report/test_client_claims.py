@@ -85,7 +85,7 @@ def test_the_page_has_all_that_it_shows(page, tracks):
     for track in tracks:
         assert track.file.title in page and track.file.path.name in page
     assert "01234567, 2026-11-28" in page, "the commit before training"
-    assert page.count("fedloom new method") == page.count("--trial mine") == 1
+    assert page.count("fedloom new method") == page.count("fedloom compare mine") == 1
 
 
 def test_a_track_that_was_not_registered_says_so(tracks):
