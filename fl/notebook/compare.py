@@ -25,6 +25,7 @@ from fl.plan import track as track_file
 from fl.plan.config import Values, read_settings
 from fl.plan.track import NEWCOMERS, Family, Track
 from fl.report import (
+    claims,
     client_claims,
     client_claims_figures,
     client_claims_page,
@@ -251,19 +252,22 @@ def _compared(
         *_tuning_remarks(joined, name, title, tuned),
         *_run_remarks(file.name, title, scored),
     ]
-    if file.methods.get(name) == joined.methods[name] and (kept.runs["entry"] == name).any():
-        remarks += _check_remarks(claims_of, name, kept, scored)
-    own = [family for family in joined.families.values() if name in family.entries]
-    baselines = {family.baseline: None for family in own}
+    entries = {*kept.runs["entry"]}
+    if name in entries and joined.methods[name] == file.keys(name):
+        remarks.append(_check_remark(claims_of, name, kept, scored))
+    own = [family.baseline for family in joined.families.values() if name in family.entries]
+    baselines = [entry for entry in dict.fromkeys(own) if entry in entries]
     if baselines:
         again = TrackTraining(file, folder, progress=progress).score(
-            kept_choice(file, kept, baselines), [*baselines]
+            kept_choice(file, kept, baselines), baselines
         )
-        checks = [_check_remarks(claims_of, entry, kept, again) for entry in baselines]
-        remarks += [remark for check in checks for remark in check]
+        remarks += [_check_remark(claims_of, entry, kept, again) for entry in baselines]
         if any(_gaps(kept, again, entry).any() for entry in baselines):
-            other = kept_tracks.verdicts(kept_tracks.with_entries(results, again), joined)
-            remarks.append(_verdict_remark(claims_of, name, other))
+            here = kept_tracks.verdicts(kept_tracks.with_entries(results, again), joined)
+            tables = [claims_of.verdicts[claims_of.verdicts["entry"] == name], here]
+            first, second = (table.rename(columns={"entry": "method"}) for table in tables)
+            changed = claims.changed_verdicts(first, second, ["family"])
+            remarks.append(f"{file.name}: with the baselines trained here, {changed}")
     return claims_of, remarks
 
 
@@ -324,14 +328,13 @@ def _gaps(kept: TrackResults, again: TrackResults, entry: str) -> pd.Series:
     return gaps
 
 
-def _check_remarks(
+def _check_remark(
     claims_of: TrackClaims, entry: str, kept: TrackResults, again: TrackResults
-) -> list[str]:
+) -> str:
     """Return a remark on whether an entry that was trained again has its kept values."""
     gaps, title = _gaps(kept, again, entry), claims_of.title_of(entry)
     if not gaps.any():
-        text = f"{title} has its kept values, of every client in every draw"
-        return [f"{claims_of.name}: {text}"]
+        return f"{claims_of.name}: {title} has its kept values, of every client in every draw"
     remark = f"{claims_of.name}: {int((gaps > 0).sum())} of {len(gaps)} values of {title} differ "
     remark += f"from the kept ones, by up to {gaps.max():.2g}"
     first, second = (
@@ -341,13 +344,13 @@ def _check_remarks(
     numbers = ["; ".join(sorted({*map(str, runs["numbers"])})) for runs in (first, second)]
     environments = [_environment(runs) for runs in (first, second)]
     if numbers[0] != numbers[1]:
-        return [f"{remark}; kept numbers are of {numbers[0]}, these of {numbers[1]}"]
+        return f"{remark}; kept numbers are of {numbers[0]}, these of {numbers[1]}"
     if environments[0] == environments[1] and environments[0].startswith(f"arithmetic {PORTABLE}"):
-        return [f"{remark}, although {EXACT}: this is a fault, please report it"]
-    return [
+        return f"{remark}, although {EXACT}: this is a fault, please report it"
+    return (
         f"{remark}, as they may by rounding: kept values are of {environments[0]}, these of "
         f"{environments[1]}"
-    ]
+    )
 
 
 def _environment(runs: pd.DataFrame) -> str:
@@ -357,12 +360,3 @@ def _environment(runs: pd.DataFrame) -> str:
         for row in runs.to_dict("records")
     }
     return "; ".join(sorted(texts))
-
-
-def _verdict_remark(claims_of: TrackClaims, name: str, other: pd.DataFrame) -> str:
-    """Return a remark on the verdicts of an entry with the baselines that were trained here."""
-    pairs = claims_of.verdicts.merge(other, on=["family", "entry"], suffixes=("", "_here"))
-    changed = pairs[(pairs["entry"] == name) & (pairs["verdict"] != pairs["verdict_here"])]
-    texts = [f"{r['family']}: {r['verdict_here']}" for r in changed.to_dict("records")]
-    result = f"these verdicts change: {', '.join(texts)}" if texts else "no verdict changes"
-    return f"{claims_of.name}: with the baselines trained here, {result}"

@@ -160,7 +160,7 @@ def test_a_baseline_that_is_not_as_kept_is_told_of(
     assert 0 < differing < count and re.search(r"by up to 0\.25\b", check)
     # It is told whether a verdict hangs on it: with the FedAvg trained here both are one.
     [hangs] = [remark for remark in measured.remarks if "trained here" in remark]
-    assert ("shared: equal" in hangs) == (measured.table["verdict"].item() != EQUAL)
+    assert ("from fedavg: equal" in hangs) == (measured.table["verdict"].item() != EQUAL)
 
 
 def test_kept_results_of_other_clients_are_refused(lab: Path) -> None:
