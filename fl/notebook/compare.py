@@ -105,14 +105,9 @@ def _lines(track: TrackClaims, own: pd.DataFrame) -> Iterable[str]:
         if pd.isna(row["difference"]):
             yield f"{head}: {verdict}"
             continue
-        mean = track.means[
-            (track.means["budget"] == 1)
-            & (track.means["entry"] == row["entry"])
-            & (track.means["clients"] == row["clients"])
-        ]["value"].item()
         family = track.verdicts[track.verdicts["family"] == row["family"]]["difference"]
         place = int((family > row["difference"]).sum()) + 1
-        value = number(mean, track.file.metric)
+        value = number(track.value_of(row["entry"], row["clients"]), track.file.metric)
         value += " %" if track.file.metric in SHARES else f" {track.file.metric.upper()}"
         gain, low, high = (track.shown(row[key]) for key in ("difference", "low", "high"))
         same = ", as all values are equal" if row["better"] == row["worse"] == 0 else ""

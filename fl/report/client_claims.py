@@ -88,6 +88,12 @@ class TrackClaims:
         text = f"{difference:+.{digits}f}"
         return (text if round(difference, digits) else text.lstrip("+-")).replace("-", MINUS)
 
+    def value_of(self, entry: str, role: str) -> float:
+        """Return the mean value of an entry at the first budget; NaN if it is not known."""
+        means = self.means[self.means["budget"] == 1]
+        means = means[(means["entry"] == entry) & (means["clients"] == role)]
+        return float(means["value"].iloc[0]) if len(means) else math.nan
+
     def title_of(self, entry: str) -> str:
         """Return the name of an entry in print."""
         return self.titles.get(entry, entry)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from fl.base.units import quantity
 from fl.blocks.plotting import Picture
 from fl.plan.track import NEWCOMERS, PARTICIPANTS
@@ -101,8 +99,9 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
     blocks = [
         f"# Which method helps clients, on {quantity(len(tracks), 'track')}",
         _picture("overview", "Difference of every entry from its baseline, on every track"),
-        "A row is an entry, a panel a track: the mean difference over clients who chose nothing, "
-        "with its 95 % interval; right is better. A verdict is corrected for all entries of a "
+        "A row is an entry, a panel a [track](../guide/tracks.md): the mean difference over clients who chose nothing, "
+        "with its 95 % interval; right is better. A verdict ([how](../guide/analyse.md"
+        "#claims-about-clients)) is corrected for all entries of a "
         "family on a track, an interval is not; within the grey band two entries are equal. A "
         "triangle is beyond the axis.",
         "\n".join(f"{i}. {text}" for i, text in enumerate(client_claims.sentences(tracks), 1)),
@@ -237,12 +236,7 @@ def long_table(tracks: Sequence[TrackClaims]) -> Table:
 
 def _cells(track: TrackClaims, record: Mapping[Any, Any]) -> list[str]:
     """Return the texts of a comparison after the name of its entry."""
-    means = track.means[
-        (track.means["budget"] == 1)
-        & (track.means["entry"] == record["entry"])
-        & (track.means["clients"] == record["clients"])
-    ]
-    value = float(means["value"].iloc[0]) if len(means) else np.nan
+    value = track.value_of(record["entry"], record["clients"])
     start = [track.name, str(record["family"]), number(value, track.file.metric)]
     costs = [multiple(record["bytes"]), multiple(record["operations"])]
     if record["verdict"] in (NO_OP, MISSING_RUN):
