@@ -99,9 +99,9 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
     blocks = [
         f"# Which method helps clients, on {quantity(len(tracks), 'track')}",
         _picture("overview", "Difference of every entry from its baseline, on every track"),
-        "A row is an entry, a panel a [track](../guide/tracks.md): the mean difference over clients who chose nothing, "
-        "with its 95 % interval; right is better. A verdict ([how](../guide/analyse.md"
-        "#claims-about-clients)) is corrected for all entries of a "
+        "A row is an entry, a panel a [track](../guide/tracks.md): the mean difference over "
+        "clients who chose nothing, with its 95 % interval; right is better. A verdict "
+        "([how](../guide/analyse.md#claims-about-clients)) is corrected for all entries of a "
         "family on a track, an interval is not; within the grey band two entries are equal. A "
         "triangle is beyond the axis.",
         "\n".join(f"{i}. {text}" for i, text in enumerate(client_claims.sentences(tracks), 1)),
