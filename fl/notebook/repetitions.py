@@ -17,7 +17,7 @@ LEFT_OUT = ("analyses", "published")
 """Keys of a study that its repetitions do not need."""
 
 
-def repeat(name: str, study: Values, number: int, config: Path) -> Result:
+def _repeat(name: str, study: Values, number: int, config: Path) -> Result:
     """Train a study again, with other last bits of the weights with which its runs begin.
 
     The runs stay in the store, so that what was trained is not trained again.
@@ -53,7 +53,7 @@ def repetitions(name: str, number: int, config: Path) -> tuple[Facts, list[Facts
         problem = f"{name}: {missing} of {quantity(len(facts.runs), 'run')} are missing"
         raise DataError(problem, advice=f"fedloom run {name}")
     study = read_yaml(study_files.file(config, name))
-    results = [repeat(name, study, k, config) for k in range(1, number + 1)]
+    results = [_repeat(name, study, k, config) for k in range(1, number + 1)]
     return facts, [*map(_facts, results)]
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fl.base.errors import DataError, FedloomWarning
+from fl.base.errors import ConfigError, DataError, FedloomWarning
 from fl.base.schema import COMPLETE, UNSEEN
 from fl.data import partitioning, preparation
 from fl.data.partition_table import unseen_clients
@@ -249,6 +249,10 @@ class TrackTraining:
             )
         store, results = Path(result.settings.store), Path(result.settings.results)
         rows, runs = result_files.read(result.study, store, results)
+        if runs.duplicated(["method", "seed"]).any():
+            problem = "has a list of values for a key of a term or an alteration"
+            advice = "one value; others are of entries of their own"
+            raise ConfigError(self.track.location / "methods", problem, advice=advice)
         rows = pd.concat(
             summaries.final_rows(rows, self.track.metric, split)
             for split in ("val", "test", UNSEEN)
@@ -394,6 +398,38 @@ class TrackTraining:
             floors.append(of_clients[["client", "clients"]].assign(draw=draw, value=value))
         everything = pd.concat(floors).assign(entry=kept_tracks.FLOOR)
         return pd.concat(clients), everything
+
+
+def kept_choice(found: Track, results: TrackResults, entries: Iterable[str]) -> Tuned:
+    """Return what tuning has chosen for entries at the first budget, by kept results.
+
+    Args:
+        found: The track.
+        results: Its kept results.
+        entries: Names of the entries.
+    """
+    tried = results.tried[results.tried["budget"] == 1]
+
+    def point(name: str, role: Role) -> Point:
+        is_chosen = tried["chosen"].str.split().map(lambda roles: role in roles)
+        [row, *_] = tried[(tried["entry"] == name) & is_chosen].to_dict("records")
+        return tuple(
+            (key, _value(values, row[f"{HYPER}{key}"])) for key, values in found.grid(name).items()
+        )
+
+    chosen = {}
+    for name in entries:
+        start = found.start(name)
+        for role in found.roles(name):
+            start_point = point(start, role) if start else ()
+            chosen[name, role] = Trial(name, point(name, role), start_point)
+    return Tuned(chosen, tried.iloc[:0], {})
+
+
+def _value(values: Sequence[Any], kept: Any) -> Any:
+    """Return a value as the grid has it, of which a table has kept a number or a text."""
+    same = [value for value in values if value == kept or str(value) == str(kept)]
+    return same[0] if same else type(values[0])(kept)
 
 
 def _are_numbers(values: Iterable[Any]) -> bool:

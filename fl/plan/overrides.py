@@ -20,7 +20,7 @@ from fl.base import fields
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 from fl.base.hashes import digest
 from fl.plan import config, yaml_text
-from fl.plan.config import Draft, Study
+from fl.plan.config import Draft, Study, Values
 
 COMMAND_LINE = Location("the command line")
 
@@ -130,6 +130,22 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
         names += config.split_names([name])
         overrides += pieces
     return list(dict.fromkeys(names)), overrides
+
+
+def entry_keys(words: Sequence[str]) -> Values:
+    """Return the keys of an entry that overrides set, by name.
+
+    Raises:
+        ConfigError: For a value that is not understood, and for two of one key.
+    """
+    keys: Values = {}
+    for word in words:
+        key, text = word.split("=", 1)
+        place = Location(_short(word), key)
+        if key in keys:
+            raise ConfigError(place, "occurs twice", advice=f"a grid: '{key}=[0.1, 1]'")
+        keys = {**keys, key: yaml_text.parse(text, place)}
+    return keys
 
 
 def _spaced(words: Sequence[str], i: int) -> ConfigError:

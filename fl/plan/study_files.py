@@ -13,9 +13,6 @@ from fl.base.errors import ConfigError, Location
 
 FOLDER = "studies"
 
-TRACK_PREFIX = "track-"
-"""Beginning of the names of tracks' studies (`fl.report.tracks`)."""
-
 
 def files(folder: Path) -> dict[str, Path]:
     """Return the file of each study by its name, in the order of names.
@@ -33,19 +30,6 @@ def files(folder: Path) -> dict[str, Path]:
             raise ConfigError(Location(str(path)), problem, advice="rename or remove one of them")
         found[path.stem] = path
     return found
-
-
-def tracks(folder: Path) -> dict[str, str]:
-    """Return the study of each track by the track's name, such as ``track-labels`` of ``labels``.
-
-    Args:
-        folder: The config folder.
-
-    Raises:
-        ConfigError: If two files have one name.
-    """
-    names = [name for name in files(folder) if name.startswith(TRACK_PREFIX)]
-    return {name.removeprefix(TRACK_PREFIX): name for name in names}
 
 
 def file(folder: Path, name: str) -> Path:

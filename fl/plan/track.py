@@ -221,8 +221,8 @@ class Track(TrackKeys):
             return str(keys["title"])
         if start and name == f"{start}{TUNED}":
             return f"{self.title_of(start)}{TUNED.upper()}"
-        declared = declaration_of(self._target(name)).title
-        return declared if keys.get("method", name) in (name, self._target(name)) else name
+        declared = declaration_of(self.target(name)).title
+        return declared if keys.get("method", name) in (name, self.target(name)) else name
 
     def roles(self, name: str) -> list[Role]:
         """Return the clients for whom an entry is chosen.
@@ -257,7 +257,7 @@ class Track(TrackKeys):
 
     def declared(self, name: str) -> dict[str, Field]:
         """Return the hyper-parameters of an entry's method, and the keys of training."""
-        return fields.fields(Training) | fields.fields(self._target(name))
+        return fields.fields(Training) | fields.fields(self.target(name))
 
     def no_op(self, name: str) -> Values:
         """Return the values of keys at which an entry does nothing of its own; empty if none."""
@@ -332,7 +332,8 @@ class Track(TrackKeys):
     def _place(self, name: str) -> Location:
         return self.location / "methods" / name
 
-    def _target(self, name: str) -> Any:
+    def target(self, name: str) -> Any:
+        """Return the method of an entry."""
         method = self.keys(name).get("method", name)
         if not isinstance(method, str):
             return method
@@ -390,7 +391,7 @@ def parse(values: Values, name: str, path: Path) -> Track:
     problems = ConfigProblems()
     for entry in track.methods:
         with problems.collected():
-            _check_entry(track, entry)
+            check_entry(track, entry, location / "methods" / entry)
     problems.raise_all()
     for check in (_check_families, _check_no_ops, _check_budgets, _check_draws, _check_shared):
         with problems.collected():
@@ -399,9 +400,15 @@ def parse(values: Values, name: str, path: Path) -> Track:
     return track
 
 
-def _check_entry(track: Track, name: str) -> None:
-    """Raise `ConfigError` for what is wrong with an entry."""
-    location, problems = track.location / "methods" / name, ConfigProblems()
+def check_entry(track: Track, name: str, location: Location) -> None:
+    """Raise `ConfigError` for what is wrong with an entry.
+
+    Args:
+        track: The track.
+        name: Name of the entry.
+        location: Location of the entry's keys.
+    """
+    problems = ConfigProblems()
     keys = fields.mapping(track.methods[name], location)
     declared = track.declared(name)
     for key, value in keys.items():

@@ -6,7 +6,7 @@ data. It is never a client, as clients of a run share its model; claims about cl
 `fl.report.client_tests`. Two methods are compared by their differences on the same draws. One is
 *ahead* only if the sign-flip test says so at `LEVEL` after the step-down maxT correction
 (`p_values`) over all comparisons of its family, which is named before results are seen: those of a
-page, or of a track's baseline.
+page.
 """
 
 from __future__ import annotations
@@ -339,17 +339,15 @@ def with_verdicts(
     mean is above ``-margin`` and that it is below ``margin`` (Schuirmann 1987), corrected likewise.
 
     Args:
-        frame: ``differences`` and ``reason`` of each comparison, see `comparison_values`, and, if
-            there are several families, ``family``.
+        frame: ``differences`` and ``reason`` of each comparison, see `comparison_values`.
         more_is_better: Whether a larger value of the metric is better.
         margin: Difference below which methods are equal in practice; NaN: none is.
     """
     frame = frame.assign(p=math.nan, p_corrected=math.nan, p_equal=math.nan)
     in_test = frame[frame["reason"] == ""]
-    families = in_test.get("family", pd.Series("", in_test.index))
     # Comparisons with too few units for any claim do not count in the correction of others.
     is_able = in_test["n"].map(smallest_p) <= LEVEL
-    for _, group in in_test.groupby([families, is_able], sort=False):
+    for _, group in in_test.groupby(is_able, sort=False):
         values = _matrix(group["differences"].tolist())
         p_pair = np.column_stack(p_values(values))
         frame.loc[group.index, ["p", "p_corrected"]] = p_pair

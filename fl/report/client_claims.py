@@ -88,27 +88,33 @@ class TrackClaims:
         text = f"{difference:+.{digits}f}"
         return (text if round(difference, digits) else text.lstrip("+-")).replace("-", MINUS)
 
+    def value_of(self, entry: str, role: str) -> float:
+        """Return the mean value of an entry at the first budget; NaN if it is not known."""
+        means = self.means[self.means["budget"] == 1]
+        means = means[(means["entry"] == entry) & (means["clients"] == role)]
+        return float(means["value"].iloc[0]) if len(means) else math.nan
+
     def title_of(self, entry: str) -> str:
         """Return the name of an entry in print."""
         return self.titles.get(entry, entry)
 
 
-def read(folder: Path) -> list[TrackClaims]:
-    """Return what is claimed on each track of a config folder that has kept results.
+def read(folder: Path, names: Sequence[str] | None = None) -> list[TrackClaims]:
+    """Return what is claimed on tracks of a config folder.
 
     Args:
         folder: The config folder.
+        names: Names of the tracks; by default of all that have kept results.
 
     Raises:
         FedloomError: If a track's file is wrong, or its results cannot be read.
     """
     tracks = []
-    for name in track_file.names(folder):
+    for name in kept_tracks.names(folder) if names is None else names:
         place, second = (kept_tracks.folder_of(folder, name, i) for i in (0, 1))
-        if place.exists():
-            second_results = kept_tracks.read(second) if second.exists() else None
-            file = track_file.read(folder, name)
-            tracks.append(of_track(file, kept_tracks.read(place), second_results))
+        second_results = kept_tracks.read(second) if second.exists() else None
+        file = track_file.read(folder, name)
+        tracks.append(of_track(file, kept_tracks.read(place), second_results))
     return tracks
 
 

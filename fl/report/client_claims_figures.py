@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fl.blocks.plotting import PAGE_WIDTH, Look, as_picture
+from fl.blocks.plotting import PAGE_WIDTH, Look, as_picture, panels_of
 from fl.report import claims
 from fl.report.cells import unit
 from fl.report.client_claims import COST, TrackClaims, families_of, sorted_entries, titles_of
@@ -103,7 +103,6 @@ def overview(look: Look, tracks: Sequence[TrackClaims]) -> Figure:
     Entries are rows, in families, the best over all tracks first; tracks are panels with an axis of
     their own each.
     """
-    from matplotlib.figure import Figure as NewFigure
     from matplotlib.ticker import MaxNLocator
 
     heights: dict[tuple[str, str], int] = {}
@@ -116,8 +115,7 @@ def overview(look: Look, tracks: Sequence[TrackClaims]) -> Figure:
             heights[family, entry] = row
             row += 1
     titles = titles_of(tracks)
-    figure = NewFigure(figsize=(PAGE_WIDTH, 1.0 + ROW * row))
-    panels = [figure.add_subplot(1, len(tracks), i + 1) for i in range(len(tracks))]
+    figure, panels = panels_of(len(tracks), 1.0 + ROW * row)
     for i, (axes, track) in enumerate(zip(panels, tracks, strict=True)):
         limit = _limit(track, track.verdicts)
         _band(look, axes, track)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from fl.base.units import quantity
 from fl.blocks.plotting import Picture
 from fl.plan.track import NEWCOMERS, PARTICIPANTS
@@ -101,8 +99,9 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
     blocks = [
         f"# Which method helps clients, on {quantity(len(tracks), 'track')}",
         _picture("overview", "Difference of every entry from its baseline, on every track"),
-        "A row is an entry, a panel a track: the mean difference over clients who chose nothing, "
-        "with its 95 % interval; right is better. A verdict is corrected for all entries of a "
+        "A row is an entry, a panel a [track](../guide/tracks.md): the mean difference over "
+        "clients who chose nothing, with its 95 % interval; right is better. A verdict "
+        "([how](../guide/analyse.md#claims-about-clients)) is corrected for all entries of a "
         "family on a track, an interval is not; within the grey band two entries are equal. A "
         "triangle is beyond the axis.",
         "\n".join(f"{i}. {text}" for i, text in enumerate(client_claims.sentences(tracks), 1)),
@@ -116,11 +115,11 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
         "## A method of yours beside them",
         "```sh\n"
         "fedloom new method mine     # writes a file with a method that already runs\n"
-        f"python -m tools.comparison {tracks[0].name} --trial mine\n"
+        "fedloom compare mine        # one track: --only TRACK; a grid: 'strength=[0.1, 1.0]'\n"
         "```",
-        "Between the two commands, add it to `methods` and to a family of the track's file. The "
-        "second chooses its point on the tuning clients, trains it on the scored ones, and tests "
-        "it in its family.",
+        "The second chooses its point on the tuning clients of each track, trains it on the scored "
+        "ones, and tests it in the family of its kind beside the kept values of all entries. The "
+        "family's baseline is trained again, to check that it has its kept values.",
         "## What is not claimed",
         "\n".join(f"- {text}" for text in NOT_CLAIMED),
         "## All verdicts again",
@@ -177,6 +176,36 @@ def _section(track: TrackClaims) -> str:
     return "\n\n".join(block.strip() for block in blocks)
 
 
+def overview_tables(tracks: Sequence[TrackClaims]) -> list[Table]:
+    """Return a table for each family: differences and verdicts of entries on all tracks.
+
+    Args:
+        tracks: The tracks.
+    """
+    titles, tables = client_claims.titles_of(tracks), []
+    for family, baseline in client_claims.families_of(tracks).items():
+        cells: dict[str, list[Cell]] = {}
+        for entry in client_claims.sorted_entries(tracks, family):
+            cells[entry] = [_overview_cell(track, family, entry) for track in tracks]
+        rows = tuple(Row(titles[entry], tuple(row)) for entry, row in cells.items())
+        caption = f"{family.capitalize()}: difference from {baseline}, and verdict"
+        heads = columns("Method", *(f"{track.name}\n({track.unit_text})" for track in tracks))
+        tables.append(Table(family, caption, heads, rows))
+    return tables
+
+
+def _overview_cell(track: TrackClaims, family: str, entry: str) -> Cell:
+    """Return difference and verdict of an entry in a family of a track."""
+    rows = track.verdicts[track.verdicts["family"] == family].set_index("entry")
+    if entry not in rows.index:
+        return Cell(NOTHING)
+    record = rows.loc[entry].to_dict()
+    text = verdict_text(track, record)
+    if record["verdict"] not in (NO_OP, MISSING_RUN):
+        text = f"{track.shown(record['difference'])} {text}"
+    return Cell(text, best=record["verdict"] == claims.AHEAD)
+
+
 def long_table(tracks: Sequence[TrackClaims]) -> Table:
     """Return a row for each comparison of each track, for pages on which readers sort and filter.
 
@@ -207,12 +236,7 @@ def long_table(tracks: Sequence[TrackClaims]) -> Table:
 
 def _cells(track: TrackClaims, record: Mapping[Any, Any]) -> list[str]:
     """Return the texts of a comparison after the name of its entry."""
-    means = track.means[
-        (track.means["budget"] == 1)
-        & (track.means["entry"] == record["entry"])
-        & (track.means["clients"] == record["clients"])
-    ]
-    value = float(means["value"].iloc[0]) if len(means) else np.nan
+    value = track.value_of(record["entry"], record["clients"])
     start = [track.name, str(record["family"]), number(value, track.file.metric)]
     costs = [multiple(record["bytes"]), multiple(record["operations"])]
     if record["verdict"] in (NO_OP, MISSING_RUN):

@@ -21,7 +21,9 @@ import pyarrow.parquet as pq
 
 from fl.base.errors import DataError
 from fl.base.files import write_bytes
+from fl.base.folders import CONFIG
 from fl.base.schema import COMPLETE, DIVERGED
+from fl.plan import track as track_file
 from fl.plan.track import FOLDER, Family, Track
 from fl.report import claims, client_tests
 from fl.report.tables import HYPER, METADATA, parquet
@@ -70,6 +72,9 @@ RUNS = (
 the entry that it equals at this point. at_edge: keys whose value is at an edge of the grid. bytes,
 operations: of all clients and the server, those of the start included.
 """
+
+ENVIRONMENT = RUNS[RUNS.index("numbers") :]
+"""Columns of runs that say what computed them."""
 
 TRIED = (*("budget", "entry", "start", "draw", "participants", "newcomers", "state", "chosen"),)
 """Columns of tuning runs, before those of grids, ``hp.KEY``. participants, newcomers: means over
@@ -162,6 +167,25 @@ def folder_of(folder: Path, name: str, division: int = 0) -> Path:
     return place / SECOND if division else place
 
 
+def names(folder: Path) -> list[str]:
+    """Return the names of the tracks of a config folder that have kept results."""
+    known = track_file.names(folder)
+    return [name for name in known if (folder_of(folder, name) / "values.parquet").exists()]
+
+
+def source(folder: Path) -> Path:
+    """Return the config folder whose kept results are used: the package's if it has none.
+
+    Raises:
+        DataError: If the package has none either.
+    """
+    found = next((place for place in (folder, CONFIG) if names(place)), None)
+    if found is None:
+        problem = f"{folder / PUBLISHED}: no track has kept results"
+        raise DataError(problem, advice="`make track-NAME` trains a track")
+    return found
+
+
 def read(place: Path) -> TrackResults:
     """Return the kept results in a folder (`folder_of`).
 
@@ -186,8 +210,8 @@ def read(place: Path) -> TrackResults:
 
 
 def _read_csv(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    """Read a table whose empty texts are texts."""
-    table = pd.read_csv(path)
+    """Read a table whose empty texts are texts, and whose versions are no numbers."""
+    table = pd.read_csv(path, dtype=dict.fromkeys(ENVIRONMENT, "object"))
     missing = {*columns} - {*table}
     if missing:
         raise ValueError(f"{path.name} lacks {', '.join(sorted(missing))}")
@@ -224,6 +248,25 @@ def _joined(earlier: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     """Return rows of other budgets and the new ones, in the order of budgets."""
     earlier = earlier[~earlier["budget"].isin(new["budget"])]
     return pd.concat([earlier, new]).sort_values("budget", kind="stable", ignore_index=True)
+
+
+def with_entries(results: TrackResults, others: TrackResults) -> TrackResults:
+    """Return results in which the entries of other ones stand in place of those of their names.
+
+    Raises:
+        DataError: If the other results are of other clients.
+    """
+    if not results.clients.equals(others.clients):
+        advice = "the data set, the track's file and the version of the kept results"
+        raise DataError("The kept results of the track are of other clients", advice=advice)
+    entries = {*others.runs["entry"]}
+
+    def joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+        stay, come = ~first["entry"].isin(entries), second["entry"].isin(entries)
+        return pd.concat([first[stay], second[come]], ignore_index=True)
+
+    values, runs = joined(results.values, others.values), joined(results.runs, others.runs)
+    return replace(results, values=values, runs=runs)
 
 
 def entry_values(

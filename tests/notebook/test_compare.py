@@ -8,41 +8,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import planning
 import pytest
-import yaml
+import toy_track
 
 import fl
 from fl.api import BuildContext, Method, declare, recipe
-from fl.base.errors import FedloomError
+from fl.base.errors import ConfigError, DataError, FedloomError
 from fl.cli.main import main
-from fl.notebook import compare, track_runs
-from fl.report import tracks
+from fl.notebook.compare import Comparison
+from fl.plan import track
+from fl.report import claims, kept_tracks
+from fl.report.kept_tracks import EQUAL, FLOOR, NO_OP
 from tools import comparison
 
-TRACK: dict[str, Any] = {
-    "datasets": [{"synthetic": {"clients": 4, "samples": 60, "alpha": 1.0}}],
-    "partitions": [
-        {"dirichlet": {"clients": 4, "alpha": 0.5, "min_samples": 8, "seed": [0, 1, 2]}}
-    ],
-    "models": [{"mlp": {"hidden": [5]}}],
-    "seeds": [0],
-    "training": {"rounds": 3, "local_steps": 2, "batch_size": 8, "lr": [0.05, 0.2]},
-    "methods": {
-        "local": None,
+KEYS = toy_track.changed(
+    lr=[0.1],
+    methods={
         "fedavg": None,
-        "fedavg-start": {"method": "fedavg", "rounds": 2},
-        "fedavg-ft": {
-            "method": "finetune",
-            "start": "fedavg-start",
-            "rounds": 1,
-            "lr": 0.1,
-            "title": "FedAvg-FT",
-        },
+        "fedprox": {"mu": [0, 0.1]},
+        "fedavg-ft": {"method": "finetune", "start": "fedavg", "rounds": 1},
+        "fedprox-ft": {"method": "finetune", "start": "fedprox", "rounds": 1},
     },
-    "baseline": "fedavg-ft",
-}
+    families={
+        "personal": {"baseline": "fedavg-ft", "entries": ["fedavg", "fedprox-ft"]},
+        "shared": {"baseline": "fedavg", "entries": ["fedprox"]},
+        "newcomers": {"baseline": "fedavg-ft", "clients": "newcomers", "entries": ["fedavg"]},
+    },
+    budgets=None,
+)
 
 
 @declare("global")
@@ -51,313 +47,6 @@ class PlainMean:
 
     def build(self, context: BuildContext) -> Method:
         return recipe(context)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A config folder with one track, whose runs are there and kept, but no others."""
-    root = tmp_path_factory.mktemp("trained")
-    planning.write_config(root)
-    (root / "config/published").mkdir()
-    (root / "config/studies/track-tiny.yaml").write_text(yaml.safe_dump(TRACK, sort_keys=False))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(root)
-        fl.run(name="whole", progress=False, **TRACK)
-        tracks.write(Path("config"), comparison.collect(Path("config")))
-    return root
-
-
-@pytest.fixture
-def lab(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory: a copy of that folder."""
-    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
-    settings = tmp_path / "config/config.yaml"
-    settings.write_text(settings.read_text().replace(str(trained), str(tmp_path)))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_a_method_is_compared_with_what_is_kept(lab: Path, capsys: pytest.CaptureFixture) -> None:
-    kept = tracks.read_published(Path("config"))
-    assert kept.groupby("method").size().to_dict() == {"local": 3, "fedavg": 3, "fedavg-ft": 3}
-    measured = fl.compare("fedprox", mu=[0.1, 1.0], progress=False)
-    assert measured.table[["method", "other"]].values.tolist() == [["fedprox", "fedavg"]]
-    assert set(measured.table["n"]) == {3}
-    said = repr(measured)
-    assert "tiny: fedprox has" in said and "of 4 by mean rank" in said
-    assert re.search("tiny: fedavg .*3 draws", said)
-    assert "tiny: fedprox had 4 grid points" in said
-    # An entry of the tracks brings what it starts from, and stands in place of its kept lines.
-    assert main(["compare", "fedavg-ft"]) == 0
-    told = capsys.readouterr().out
-    assert "tiny: fedavg-ft has" in told and "of 3 by mean rank" in told
-    assert "no significant difference to: local, fedavg" in told
-    assert "2 comparisons with fedavg-ft" in told
-    again = fl.compare("fedavg-ft", progress=False).lines
-    own = again[again["method"] == "fedavg-ft"].reset_index(drop=True)
-    before = kept[kept["method"] == "fedavg-ft"].reset_index(drop=True)
-    assert own["accuracy"].tolist() == pytest.approx(before["accuracy"].tolist(), abs=1e-6)
-    assert own["operations"].tolist() == pytest.approx(before["operations"].tolist())
-
-
-def test_a_draw_of_which_a_run_is_missing_stays_as_kept(lab: Path) -> None:
-    kept = tracks.read_published(Path("config"))
-    shutil.rmtree(next(lab.rglob("run.json")).parent)
-    again = comparison.collect(Path("config"))
-    key = ["draw", "method"]
-    pd.testing.assert_frame_equal(
-        again.sort_values(key, ignore_index=True), kept.sort_values(key, ignore_index=True)
-    )
-    assert again["draw"].is_monotonic_increasing
-
-
-def test_rounding_is_measured_and_stays_with_lines_that_stay(lab: Path) -> None:
-    kept = tracks.read_published(Path("config"))
-    assert kept["rounding"].isna().all()
-    measured = comparison.collect(Path("config"), 1)
-    assert (measured["rounding"] >= 0).all() and (measured["rounding"] < 0.2).all()
-    moved = measured.assign(rounding=0.01)
-    moved.loc[0, "accuracy"] -= 0.1
-    tracks.write(Path("config"), moved)
-    again = comparison.collect(Path("config"))["rounding"]
-    assert again.isna().tolist() == [True] + [False] * (len(again) - 1)
-    assert (again[1:] == 0.01).all()
-
-
-def test_a_class_that_does_nothing_new_is_uninformative(lab: Path) -> None:
-    measured = fl.compare(PlainMean, only="tiny", progress=False)
-    [row] = measured.table.to_dict("records")
-    assert (row["other"], row["difference"]) == ("fedavg", 0)
-    assert row["reason"] == "plain-mean equals fedavg"
-    assert "uninformative (plain-mean equals fedavg)" in repr(measured)
-
-
-def test_a_method_is_tested_in_the_family_of_the_page(lab: Path) -> None:
-    """A kept entry has the page's p; another one is corrected with the page's."""
-    page = tracks.compare_with_baselines(tracks.read_published(Path("config"))).set_index("method")
-    again = fl.compare("local", progress=False).table.set_index("method")
-    assert again.loc["local", "family"] == "fedavg-ft"
-    assert again.loc["local", "p_corrected"] == page.loc["local", "p_corrected"]
-    lines = fl.compare("ditto", lam=0.1, progress=False).lines
-    assert (lines["floor"] > 0).all(), "counted for tables that are made anew"
-    assert (lines["errors"] % 1 == 0).all(), "of the chosen point alone"
-    assert dict(zip(lines["method"], lines["stage"], strict=True)) == {
-        "local": "personal",
-        "fedavg": "global",
-        "fedavg-ft": "personal",
-        "ditto": "personal",
-    }
-
-
-def test_the_page_and_its_pictures_are_written(lab: Path) -> None:
-    (lab / "docs" / "results").mkdir(parents=True)
-    (lab / "docs" / "reference").mkdir()
-    page = lab / "docs" / "results" / "comparison.md"
-    page.write_text("Tracks:\n\n<!-- fedloom tracks tiny -->\n<!-- end -->\n\nThe end.\n")
-    long = lab / "docs" / "reference" / "comparison-table.md"
-    assert comparison.main() == 0
-    shown = [row.split(" | ")[:3] for row in long.read_text().splitlines() if "| tiny |" in row]
-    assert len(shown) == 3 and ["| Local (control)", "tiny", "FedAvg-FT"] in shown
-    head, table, end = re.split(r"<!-- .*? -->\n", page.read_text())
-    assert (head, end) == ("Tracks:\n\n", "\nThe end.\n")
-    rows = [line.split(" | ")[0] for line in table.splitlines()[4:] if line.startswith("|")]
-    assert sorted(rows) == ["| FedAvg (control)", "| FedAvg-FT (control)", "| Local (control)"]
-    names = {path.stem for path in (lab / "docs" / "results" / "comparison").glob("*.svg")}
-    assert names == {"overview", "tiny-ranks", "tiny-bytes", "tiny-operations"}
-
-
-def test_a_fedavg_that_is_not_as_kept_is_told_of(lab: Path) -> None:
-    kept = tracks.read_published(Path("config"))
-    off = kept["method"].eq("fedavg") & kept["draw"].eq(1)
-    kept.loc[off, ["accuracy", "numbers"]] = [kept.loc[off, "accuracy"].item() - 0.3, "core 0"]
-    tracks.write(Path("config"), kept)
-    said = repr(fl.compare("fedprox", mu=0.1, progress=False))
-    assert re.search(r"over 3 draws differs by \+10\.00 points .* at most 30\.00 \(how far", said)
-    tracks.write(Path("config"), kept.assign(rounding=0.013))
-    said = repr(fl.compare("fedprox", mu=0.1, progress=False))
-    assert "at most 30.00 (rounding alone moves a draw by up to 1.30)" in said
-    assert "published numbers are of core 0" in said
-    assert "with the fedavg trained here, no verdict changes" in said
-
-
-@pytest.mark.parametrize(
-    ("environment", "told"),
-    [
-        (None, "this is a fault"),
-        ("", "published results are of an unknown environment, these of portable, python "),
-        ("native, torch 2.0", "published results are of native, torch 2.0, these of portable, "),
-    ],
-)
-def test_a_difference_of_fedavg_is_a_fault_where_bits_must_be_equal(
-    lab: Path, environment: str | None, told: str
-) -> None:
-    kept = tracks.read_published(Path("config"))
-    assert kept["environment"].str.startswith("portable, python ").all()
-    said = repr(fl.compare("local", progress=False))
-    assert "fedavg has its published results" in said and "verdict changes" not in said
-    kept.loc[kept["method"].eq("fedavg") & kept["draw"].eq(1), "accuracy"] -= 0.004
-    if environment is not None:
-        kept["environment"] = environment
-    tracks.write(Path("config"), kept)
-    assert told in repr(fl.compare("local", progress=False))
-    said = repr(fl.compare("fedavg", progress=False))
-    assert told in said and "with the fedavg published, no verdict changes" in said
-    assert "published one" not in repr(fl.compare("fedavg", lr=0.1, progress=False))
-
-
-def test_a_verdict_that_hangs_on_the_published_fedavg_is_named() -> None:
-    draws = range(12)
-    scores = {"fedavg-ft": 0.8, "fedavg": 0.5, "mine": 0.52}
-    records = [
-        {"track": "one", "method": method, "draw": draw, "accuracy": mean + 0.001 * draw}
-        | {"stage": "personal" if method == "fedavg-ft" else "global"}
-        | {"errors": 40.0, "floor": 60.0, "worst_tenth": 0.5, "bytes": 1.0, "operations": 1.0}
-        | {"title": method, "point": "", "numbers": "core 1", "environment": "", "rounding": 0.0}
-        for method, mean in scores.items()
-        for draw in draws
-    ]
-    lines = pd.DataFrame(records).astype(tracks.COLUMNS)
-    lines["accuracy"] += [0.0001 * (i * i % 7) for i in range(len(lines))]
-    tests = tracks.compare_with_baselines(lines)
-    check = lines[lines["method"] == "fedavg"].copy()
-
-    def remarks(gain: float) -> list[str]:
-        again = check.assign(accuracy=check["accuracy"] + gain)
-        return compare._verdict_remarks("mine", lines, tests, [again])
-
-    assert remarks(0.0) == []
-    assert remarks(0.001) == ["with the fedavg trained here, no verdict changes"]
-    [remark] = remarks(0.1)
-    assert "these verdicts change: mine from fedavg: behind, not ahead" in remark
-
-
-def test_what_is_wrong_is_said_before_training(lab: Path) -> None:
-    with pytest.raises(FedloomError, match="track 'labels'"):
-        fl.compare("fedprox", only="labels")
-    said = r"the method to compare: unknown method 'fedproxx' \(did you mean 'fedprox'\?\)"
-    with pytest.raises(FedloomError, match=said):
-        fl.compare("fedproxx")
-    (lab / "config" / tracks.FILE).unlink()
-    with pytest.raises(FedloomError, match="make compare"):
-        fl.compare("fedprox")
-
-
-def test_the_command_takes_hyper_parameters(lab: Path, capsys: pytest.CaptureFixture) -> None:
-    """The call and the command train the same runs; values are YAML."""
-    words = ["compare", "fedprox", "mu=[0.1, 1e+0]", "lr=0.1", "--only", "tiny"]
-    assert main(words) == 0
-    called = fl.compare("fedprox", only="tiny", mu=[0.1, 1.0], lr=0.1, progress=False)
-    assert repr(called).splitlines() == capsys.readouterr().out.splitlines()
-    assert "tiny: fedprox had 2 grid points" in repr(called)
-
-
-def test_given_keys_and_the_published_entry_that_they_replace_are_told(lab: Path) -> None:
-    kept = tracks.read_published(Path("config"))
-    mean = 100 * kept[kept["method"] == "local"]["accuracy"].mean()
-    told = repr(fl.compare("local", lr=0.1, weight_decay=0.01, progress=False)).splitlines()
-    assert "local was given lr=0.1, weight_decay=0.01" in told
-    assert f"tiny: the published local has {mean:.1f} %; this one stands in its place" in told
-    plain = repr(fl.compare("local", progress=False))
-    assert "was given" not in plain and "the published local" not in plain
-
-
-def test_the_command_tells_a_warning_in_one_line(lab: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(["compare", "fedprox", "mu=0.1", "lr=1e+30", "--only", "tiny"]) == 0
-    warned = [line for line in capsys.readouterr().err.splitlines() if "diverged" in line]
-    assert warned and all(line.startswith("warning: diverged: ") for line in warned)
-
-
-@pytest.mark.parametrize(
-    "words, said",
-    [
-        (["muu=1"], "unknown key 'muu' (did you mean 'mu'?)"),
-        (["mu=much"], "mu: is 'much'"),
-        (["mu=010"], "mu: line 1: 010 starts with 0"),
-        (["0.1"], "the command line: '0.1' is not KEY=VALUE. Try: mu=0.1"),
-        (["mu=1", "mu=2"], "mu: occurs twice. Try: a grid: 'mu=[0.1, 1]'"),
-        (["only=tiny"], "only: is no key of a method. Try: --only TRACK"),
-        (["partition=iid"], "partition: would change the track"),
-    ],
-)
-def test_a_wrong_key_of_the_command_is_told(
-    lab: Path, capsys: pytest.CaptureFixture, words: list[str], said: str
-) -> None:
-    assert main(["compare", "fedprox", *words]) == 1
-    assert said in capsys.readouterr().err
-
-
-def test_a_comparison_is_a_table_and_a_figure(lab: Path, capsys: pytest.CaptureFixture) -> None:
-    assert main(["compare", "local", "--only", "tiny", "--latex", "--figure", "local.png"]) == 0
-    text = capsys.readouterr().out
-    [row] = [line for line in text.splitlines() if line.startswith("tiny & ")]
-    assert row.count("&") == 6 and "& FedAvg-FT &" in row
-    assert (lab / "local.png").read_bytes().startswith(b"\x89PNG")
-    measured = fl.compare("local", progress=False)
-    own = measured.lines[measured.lines["method"] == "local"]
-    assert row.split(" & ")[1] == f"{100 * own['accuracy'].mean():.1f}"
-    ranking = measured.to_latex("tiny")
-    assert r"Local (ours)" in ranking and "FedAvg (control)" in ranking
-    assert "<table" in measured._repr_html_()
-    axes = measured.plot()
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["tiny"]
-    assert axes.get_xlabel() == "difference of accuracy from FedAvg-FT (points)"
-    with pytest.raises(FedloomError, match="unknown track 'large'"):
-        measured.to_latex("large")
-
-
-def test_a_workspace_without_tracks_has_those_of_the_package(
-    tmp_path: Path, lab: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As `fedloom init` writes it."""
-    monkeypatch.setattr(tracks, "CONFIG", lab / "config")
-    monkeypatch.chdir(tmp_path / "..")
-    assert main(["init", "plain"]) == 0
-    monkeypatch.chdir("plain")
-    assert "tiny: local has" in repr(fl.compare("local", progress=False))
-
-
-def test_a_point_is_chosen_where_those_of_the_others_were(lab: Path) -> None:
-    """By the rates and draws of the tuning study; what remains of a grid is chosen in each draw."""
-    study = {**TRACK, "training": {**TRACK["training"], "lr": [1e-6, 0.4]}}
-    study["partitions"] = [{"dirichlet": {**TRACK["partitions"][0]["dirichlet"], "seed": [7, 8]}}]
-    del study["baseline"]
-    (lab / "config/studies/tuning-tiny.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
-    measured = fl.compare("fedprox", mu=[0.0, 1e-7], progress=False)
-    said = repr(measured)
-    assert "tiny: fedprox has lr=0.4, mu=" in said
-    assert "the best of 4 grid points on the draws of tuning-tiny" in said
-    assert "it is the highest rate: try `lr`" in said and "chosen in each draw" not in said
-    own = measured.lines[measured.lines["method"] == "fedprox"]
-    assert len(own) == 3 and (own["point"] == "").all()
-    said = repr(fl.compare("fedprox", mu=0.1, lr=0.3, progress=False))
-    assert "tuning-tiny" not in said and "grid point" not in said
-    with pytest.warns(UserWarning, match="diverged"):
-        said = repr(fl.compare("fedprox", lr=[0.3, 1e30], progress=False))
-    assert "tiny: fedprox has lr=0.3, the best of 2 grid points" in said
-    terms = {"cosine": {"layers": ["0"], "mu": [0.1, 0.2]}}
-    said = repr(fl.compare("fedavg", terms=terms, lr=0.3, progress=False))
-    assert "tuning-tiny" not in said and "fedavg had 2 grid points" in said
-
-
-def test_what_would_compare_other_things_is_refused_or_remarked(lab: Path) -> None:
-    with pytest.raises(FedloomError, match="dataset: would change the track"):
-        fl.compare("fedprox", dataset="digits", progress=False)
-    (lab / "config/studies/track-none.yaml").write_text(yaml.safe_dump(TRACK))
-    with pytest.raises(FedloomError, match="only: unknown published track 'none'"):
-        fl.compare("fedprox", only="none", progress=False)
-    said = repr(fl.compare("fedprox", only="tiny", rounds=2, progress=False))
-    assert "fedprox has its own rounds" in said
-    said = repr(fl.compare("fedprox", only="tiny", lr=1e30, progress=False))
-    assert "tiny: fedprox cannot be compared" in said
-    assert "tiny: 3 of 3 runs of fedprox diverged" in said
-    assert "nan" not in said
-
-
-def test_a_shared_model_has_the_rounds_of_fedavg() -> None:
-    assert track_runs.budget("fedprox", {"rounds": 2}) == {"rounds": 2}
-    assert track_runs.budget(PlainMean, {"rounds": 2, "lr": 0.1}) == {"rounds": 2}
-    assert track_runs.budget("ditto", {"rounds": 2}) == {}
-    assert track_runs.budget("fedprox", None) == {}
 
 
 @declare("global")
@@ -371,12 +60,226 @@ class Failing:
         return replace(recipe(context), aggregate=aggregate)
 
 
-def test_a_method_whose_runs_all_fail_is_told_of_once(lab: Path) -> None:
-    with pytest.warns(UserWarning) as warned:
-        said = repr(fl.compare(Failing, only="tiny", lr=[0.1, 0.2], progress=False))
-    [message] = [str(w.message) for w in warned if "failed" in str(w.message)]
-    assert re.match(r"failed: \w+ \(failing.*seed 0\) and 5 other runs: .*out of order", message)
-    assert "tiny: failing cannot be compared" in said
-    assert "tiny: 6 of 6 runs of failing failed" in said
-    assert re.search("tiny: fedavg .*3 draws", said)
-    assert "nan" not in said
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A config folder with a track, whose results are kept."""
+    root = tmp_path_factory.mktemp("trained")
+    toy_track.write(planning.write_config(root), KEYS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        assert comparison.main(["toy", "--trial", "config"]) == 0
+    return root
+
+
+@pytest.fixture
+def lab(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: a copy of that folder."""
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    settings = tmp_path / "config/config.yaml"
+    settings.write_text(settings.read_text().replace(str(trained), str(tmp_path)))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def pairs(measured: Comparison) -> list[tuple[str, str, str]]:
+    return [*measured.table[["family", "entry", "other"]].itertuples(index=False, name=None)]
+
+
+def change(entry: str, by: float, **columns: str) -> None:
+    """Change the kept values of an entry in draw 1, and columns of its runs."""
+    place = kept_tracks.folder_of(Path("config"), "toy")
+    kept = kept_tracks.read(place)
+    is_off = kept.values["entry"].eq(entry) & kept.values["draw"].eq(1)
+    kept.values["value"] += np.float32(by) * is_off.astype("float32")
+    for column, text in columns.items():
+        kept.runs.loc[kept.runs["entry"] == entry, column] = text
+    kept_tracks.write(place, kept)
+
+
+def test_a_class_stands_in_the_families_of_its_kind(lab: Path) -> None:
+    shutil.rmtree(lab / "runs")  # All is trained anew, FedAvg and FedAvg-FT too.
+    measured = fl.compare(PlainMean, progress=False)
+    assert pairs(measured) == [
+        ("shared", "plain-mean", "fedavg"),
+        ("newcomers", "plain-mean", "fedavg-ft"),
+    ]
+    first = measured.table.iloc[0]
+    assert (first["verdict"], first["difference"], first["better"]) == (EQUAL, 0, 0)
+    checks = [remark for remark in measured.remarks if "has its kept values" in remark]
+    assert len(checks) == 2 and {text.split()[1] for text in checks} == {"FedAvg", "FedAvg-FT"}
+    # It is corrected with what is kept, and the verdicts on the others are there.
+    [claims_of] = measured.tracks
+    assert {"fedprox", "plain-mean"} <= set(claims_of.verdicts["entry"])
+    said = repr(measured).splitlines()
+    assert said[0].startswith("toy, shared: PlainMean has ") and EQUAL in said[0]
+    assert "<table" in measured._repr_html_()
+    assert measured.to_latex().count("PlainMean") >= 2
+
+
+def test_a_personal_method_and_an_entry_of_the_track(lab: Path) -> None:
+    measured = fl.compare("ditto", lam=[0.1, 1.0], lr=0.1, progress=False)
+    assert pairs(measured) == [("personal", "ditto", "fedavg-ft")]
+    chosen = [text for text in measured.remarks if text.startswith("toy, participants: Ditto has")]
+    assert len(chosen) == 1 and "lam=" in chosen[0]
+    # An entry takes its own place, in its own families, and has its kept values.
+    before = kept_tracks.read(kept_tracks.folder_of(Path("config"), "toy"))
+    kept = kept_tracks.verdicts(before, track.read(Path("config"), "toy"))
+    again = fl.compare("fedprox-ft", progress=False)
+    assert pairs(again) == [("personal", "fedprox-ft", "fedavg-ft")]
+    pd.testing.assert_frame_equal(again.tracks[0].verdicts, kept)
+    assert sum("has its kept values" in remark for remark in again.remarks) == 2
+    # The baseline stands in all comparisons with it.
+    assert pairs(fl.compare("fedavg", lr=0.2, progress=False)) == [
+        ("personal", "fedavg", "fedavg-ft"),
+        ("shared", "fedprox", "fedavg"),
+        ("newcomers", "fedavg", "fedavg-ft"),
+    ]
+
+
+def test_a_no_op_is_what_the_track_calls_it_only_at_the_keys_of_the_track(lab: Path) -> None:
+    [kept] = fl.compare("fedprox", progress=False).table.to_dict("records")
+    [other] = fl.compare("fedprox", mu=[0, 0.1], lr=0.3, progress=False).table.to_dict("records")
+    assert kept["verdict"] == NO_OP and other["verdict"] != NO_OP
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({}, "this is a fault"),
+        ({"numbers": "core 0"}, "kept numbers are of core 0"),
+        ({"arithmetic": "native"}, "kept values are of arithmetic native"),
+    ],
+)
+def test_a_baseline_that_is_not_as_kept_is_told_of(
+    lab: Path, columns: dict[str, str], told: str
+) -> None:
+    change("fedavg", 0.25, **columns)
+    measured = fl.compare("fedprox", lr=0.1, progress=False)
+    [check] = [remark for remark in measured.remarks if told in remark]
+    differing, count = map(int, re.findall(r"(\d+) of (\d+) values of FedAvg", check)[0])
+    assert 0 < differing < count and re.search(r"by up to 0\.25\b", check)
+    # It is told whether a verdict hangs on it: with the FedAvg trained here both are one.
+    [hangs] = [remark for remark in measured.remarks if "trained here" in remark]
+    assert ("from fedavg: equal" in hangs) == (measured.table["verdict"].item() != EQUAL)
+
+
+def test_kept_results_of_other_clients_are_refused(lab: Path) -> None:
+    place = kept_tracks.folder_of(Path("config"), "toy")
+    kept = kept_tracks.read(place)
+    kept.clients.loc[0, "n_train"] += 1
+    kept_tracks.write(place, kept)
+    with pytest.raises(DataError):
+        fl.compare("fedprox", lr=0.1, progress=False)
+
+
+def test_a_method_that_diverges_is_at_the_floor(lab: Path) -> None:
+    measured = fl.compare("fedprox", mu=0.1, lr=1e30, progress=False)
+    [claims_of] = measured.tracks
+    kept = kept_tracks.read(kept_tracks.folder_of(Path("config"), "toy")).values
+    floor = kept[(kept["entry"] == FLOOR) & (kept["clients"] == "participants")]
+    means = claims_of.means.set_index(["entry", "clients"])["value"]
+    of_clients = floor.groupby("client")["value"].mean()
+    assert means["fedprox", "participants"] == pytest.approx(of_clients.mean())
+    assert measured.table["verdict"].item() in (claims.AHEAD, claims.BEHIND, claims.OPEN, EQUAL)
+    told = "\n".join(measured.remarks)
+    assert "3 of 3 runs of FedProx diverged" in told and "no point of FedProx" in told
+
+
+def test_a_method_whose_runs_all_fail_ends_with_their_error(lab: Path) -> None:
+    with pytest.raises(FedloomError, match="out of order"):
+        fl.compare(Failing, progress=False)
+
+
+def test_what_is_wrong_is_said_before_training(lab: Path) -> None:
+    for arguments, key in [
+        ({"muu": 1}, "muu"),
+        ({"mu": "much"}, "mu"),
+        ({"dataset": "digits"}, "dataset"),
+        ({"only": "letters"}, "only"),
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            fl.compare("fedprox", progress=False, **arguments)
+        assert caught.value.location.key == key
+    with pytest.raises(ConfigError, match="fedproxx"):
+        fl.compare("fedproxx")
+    # A track for regression, of which no entry has the name and whose task is not the method's.
+    numbers = {**KEYS, "metric": "rmse", "dataset": "diabetes"}
+    toy_track.write(Path("config"), numbers, "numbers")
+    shutil.copytree("config/published/tracks/toy", "config/published/tracks/numbers")
+    with pytest.raises(DataError, match="regression"):
+        fl.compare(PlainMean, only="numbers", progress=False)
+    shutil.rmtree("config/published")
+    with pytest.raises(DataError, match="track-NAME"):
+        kept_tracks.source(Path("config"))
+
+
+def test_a_list_for_a_key_of_a_term_is_refused(lab: Path) -> None:
+    terms = {"cosine": {"layers": ["0"], "mu": [0.1, 0.2]}}
+    with pytest.raises(ConfigError, match="term"):
+        fl.compare("fedavg", terms=terms, progress=False)
+
+
+def test_own_rounds_are_remarked(lab: Path) -> None:
+    told = fl.compare("fedprox", mu=0.1, rounds=2, progress=False).remarks
+    assert "fedprox was given mu=0.1, rounds=2" in told
+    assert any("own rounds" in remark for remark in told)
+
+
+def test_the_command_is_the_call(lab: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["compare", "ditto", "lam=[0.1, 1e+0]", "lr=0.1", "--only", "toy", "--figure", "a.svg"]
+    assert main(words) == 0
+    called = fl.compare("ditto", only="toy", lam=[0.1, 1.0], lr=0.1, progress=False)
+    assert capsys.readouterr().out.splitlines() == [*repr(called).splitlines(), "wrote a.svg"]
+    assert "Ditto" in (lab / "a.svg").read_text()
+    assert main([*words[:-2], "--latex"]) == 0
+    assert "Ditto & toy & personal" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["muu=1"], "muu"),
+        (["mu=010"], "mu"),
+        (["mu=1", "mu=2"], "mu"),
+        (["only=toy"], "only"),
+        (["0.1"], "'fedprox 0.1'"),
+        (["mu", "=", "1"], "mu=1"),
+    ],
+)
+def test_a_wrong_word_of_the_command_is_told(
+    lab: Path, capsys: pytest.CaptureFixture, words: list[str], key: str
+) -> None:
+    assert main(["compare", "fedprox", *words]) == 1
+    assert key in capsys.readouterr().err
+
+
+def test_a_workspace_without_tracks_has_those_of_the_package(
+    tmp_path: Path, lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `fedloom init` writes it."""
+    monkeypatch.setattr(kept_tracks, "CONFIG", lab / "config")
+    monkeypatch.chdir(tmp_path / "..")
+    assert main(["init", "plain"]) == 0
+    monkeypatch.chdir("plain")
+    assert pairs(fl.compare("fedprox", progress=False)) == [("shared", "fedprox", "fedavg")]
+
+
+def test_kept_tracks_are_printed_and_their_page_is_written(
+    lab: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["tracks"]) == 0
+    shown = capsys.readouterr().out
+    assert "| FedProx-FT |" in shown and "is FedAvg (no-op)" in shown
+    assert main(["tracks", "toy", "--long"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "| toy |" in line]
+    assert len(rows) == 4
+    assert main(["tracks", "letters"]) == 1
+    assert "toy" in capsys.readouterr().err
+    monkeypatch.setattr(comparison, "PAGE", lab / "docs/comparison.md")
+    old = lab / "docs/comparison/old.svg"
+    old.parent.mkdir(parents=True)
+    old.write_text("of a track that is gone")
+    assert comparison.main() == 0
+    assert "fedloom compare mine" in (lab / "docs/comparison.md").read_text()
+    names = {path.stem for path in old.parent.glob("*.svg")}
+    assert names == {"overview", "toy-intervals", "toy-participants", "toy-newcomers"}

@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -128,9 +127,9 @@ def test_the_interval_of_the_mean_is_near_students_and_repeats():
     assert all(math.isnan(bound) for bound in claims.interval((0.5, 0.7, 0.6, 0.4, 0.5)))
 
 
-def judged(*differences: Sequence[float], **keys: Any) -> pd.DataFrame:
+def judged(*differences: Sequence[float]) -> pd.DataFrame:
     records = [claims.comparison_values(values) for values in differences]
-    return claims.with_verdicts(pd.DataFrame(records).assign(**keys))
+    return claims.with_verdicts(pd.DataFrame(records))
 
 
 def test_equal_is_what_two_one_sided_tests_put_within_a_point_of_0():
@@ -156,11 +155,8 @@ def test_equal_is_what_two_one_sided_tests_put_within_a_point_of_0():
     )
 
 
-def test_a_family_is_corrected_by_itself_and_what_cannot_be_told_apart_takes_no_part():
+def test_what_cannot_be_told_apart_takes_no_part_in_the_correction():
     rows = NOISE[:, :7] + 0.5
-    one, two = judged(*rows[:2]), judged(*rows[2:])
-    both = judged(*rows, family=["a", "a", "b", "b"])
-    assert both["p_corrected"].tolist() == [*one["p_corrected"], *two["p_corrected"]]
     assert judged(*rows, [0.1, 0.2])["p_corrected"].tolist()[:4] == (
         judged(*rows)["p_corrected"].tolist()
     )

@@ -14,12 +14,14 @@ import drawn_tracks
 import numpy as np
 import pandas as pd
 import pytest
+from make_results import clients, entry, plan, planned, write_run
 
 from fl.report import claims, client_claims, client_claims_page, kept_tracks
 from fl.report.cells import MINUS, NOTHING
 from fl.report.client_claims import TrackClaims
 from fl.report.client_claims_figures import costs, intervals, overview
 from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP
+from fl.report.tables import collect
 
 NAMES = ("letters", "crashes", "schools")
 """One with a run that diverged, one with entries at their no-ops, one with errors and blocks."""
@@ -85,7 +87,7 @@ def test_the_page_has_all_that_it_shows(page, tracks):
     for track in tracks:
         assert track.file.title in page and track.file.path.name in page
     assert "01234567, 2026-11-28" in page, "the commit before training"
-    assert page.count("fedloom new method") == page.count("--trial mine") == 1
+    assert page.count("fedloom new method") == page.count("fedloom compare mine") == 1
 
 
 def test_a_track_that_was_not_registered_says_so(tracks):
@@ -124,8 +126,8 @@ def test_a_second_division_has_its_verdicts_and_the_page_says_what_stays(config,
 
 def test_every_picture_is_drawn(tracks):
     for name, picture in client_claims_page.pictures(tracks[:1]).items():
-        for entry in ("FedAvg", "FedProx-FT"):
-            assert entry in picture.svg, name
+        for title in ("FedAvg", "FedProx-FT"):
+            assert title in picture.svg, name
     first, second = (overview(tracks).svg for _ in range(2))
     assert first == second
     assert "Personal, from FedAvg-FT" in first and "Newcomers, from FedAvg-FT" in first
@@ -156,6 +158,37 @@ def test_the_table_has_a_row_for_each_comparison(tracks):
     assert noop["verdict"] == "is FedAvg (no-op)" and noop["p"] == noop["difference"] == NOTHING
     # Entries of a track are beside a baseline at their own operations too.
     assert any(text["equal\noperations"] != NOTHING for text in texts)
+
+
+def test_the_overview_has_difference_and_verdict_on_every_track(tracks):
+    personal, shared, newcomers = client_claims_page.overview_tables(tracks)
+    assert [len(table.rows) for table in (personal, shared, newcomers)] == [13, 10, 6]
+    [row] = [row for row in shared.rows if row.head == "FedProx"]
+    [verdict] = (
+        tracks[0].verdicts.query("family == 'shared' and entry == 'fedprox'").to_dict("records")
+    )
+    shown = f"{tracks[0].shown(verdict['difference'])} {verdict['verdict']}"
+    assert row.cells[0].text == shown and row.cells[1].text == "is FedAvg (no-op)"
+    two = [
+        replace(track, verdicts=track.verdicts.assign(p_blocks=np.nan))
+        for track in small(tracks, {"fedexp": "ahead"}, {"moon": EQUAL})
+    ]
+    [alone] = client_claims_page.overview_tables(two)
+    assert [[cell.text for cell in row.cells] for row in alone.rows] == [
+        ["+5.0 ahead", NOTHING],
+        [NOTHING, "+5.0 equal"],
+    ]
+
+
+@pytest.mark.usefixtures("any_name")
+def test_costs_are_those_of_the_rounds_that_a_run_had(tmp_path: Path) -> None:
+    """Two clients; FedAvg stopped after 2 of 4 planned rounds."""
+    costs = {"participants": 2, "flops": 100.0, "flops_server": 3.0, "traffic": [[4, 10, 5]]}
+    costs |= {"bytes_down": 10, "bytes_up": 5, "state_client": 0, "state_server": 0}
+    write_run(tmp_path, "a", clients([0.5], round=2), costs=costs)
+    _, runs = collect(planned(plan([entry("a", "fedavg")])), tmp_path)
+    found = kept_tracks.costs(runs.iloc[0].to_dict())
+    assert (found.bytes, found.operations) == (2 * 2 * 15, 2 * 203.0)
 
 
 def judged(track: TrackClaims, **changes: Any) -> dict[str, Any]:
