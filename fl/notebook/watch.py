@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,11 +39,11 @@ def watch(study: str | None = None, config: str | Path | None = None) -> None:
         from fl.workflow.watch import Watch, pages
     settings = settings_of(config)[1]
     names = [study] if study else []
+    seen = Watch(Path(settings.results), Store(Path(settings.store)), names)
     shown = display(HTML(""), display_id=True)
-    for page in pages(
-        Watch(Path(settings.results), Store(Path(settings.store)), names), lambda: SIZE
-    ):
-        shown.update(HTML(as_html(page)))
+    with contextlib.suppress(KeyboardInterrupt):
+        for page in pages(seen, lambda: SIZE):
+            shown.update(HTML(as_html(page)))
 
 
 def as_html(page: Group) -> str:
