@@ -195,7 +195,7 @@ class Watch:
         room = width - 2
         errors = textwrap.wrap(printable(text), room, max_lines=2, placeholder=" …")
         # A path is not shortened, so that it can be copied.
-        logs = textwrap.wrap(printable(place), room)
+        logs = textwrap.wrap(printable(place), room, break_on_hyphens=False)
         return [
             _line(f"failed {rounds}: {names}", width, STYLE_BY_STATE["failed"]),
             *(_line(f"  {line}", width) for line in errors),
