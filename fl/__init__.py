@@ -2,8 +2,9 @@
 
 `run` trains a study that is written in Python, on `arrays` of one's own too; `load` reads one of
 ``config/studies``. Both give a `Result`. `compare` sets a method beside all that are compared in
-``docs/results/comparison.md``. `load_model` reads a saved `Model`. A name is imported when it is
-asked for, so that ``import fl`` needs no torch.
+``docs/results/comparison.md``. `watch` shows the runs that another process trains. `load_model`
+reads a saved `Model`. A name is imported when it is asked for, so that ``import fl`` needs no
+torch.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fl.notebook.result import Result as Result
     from fl.notebook.run import load as load
     from fl.notebook.run import run as run
+    from fl.notebook.watch import watch as watch
 
 MODULE_BY_NAME = {
     "run": "fl.notebook.run",
@@ -32,6 +34,7 @@ MODULE_BY_NAME = {
     "Result": "fl.notebook.result",
     "Model": "fl.notebook.model",
     "load_model": "fl.notebook.model",
+    "watch": "fl.notebook.watch",
     "FedloomError": "fl.base.errors",
     "FedloomWarning": "fl.base.errors",
 }
@@ -48,6 +51,7 @@ __all__ = [
     "load",
     "load_model",
     "run",
+    "watch",
 ]
 
 

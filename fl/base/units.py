@@ -35,6 +35,16 @@ def object_text(value: object) -> str:
     return f"an object of type {type(value).__name__}"
 
 
+def printable(text: object) -> str:
+    r"""Return a text with escapes for characters that are not visible: ``\x1b``, ``\u202e``."""
+    line = str(text)
+    if line.isprintable():
+        return line
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line
+    )
+
+
 def first_of(names: Sequence[str], noun: str) -> str:
     """Return the first name and the number of others: ``a``, ``a and 2 other runs``."""
     count = len(names) - 1

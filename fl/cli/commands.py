@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fl.base.errors import FedloomWarning
+from fl.base.units import printable
 
 
 def add_config_option(parser: argparse.ArgumentParser) -> None:
@@ -35,16 +36,6 @@ def add_words(parser: argparse.ArgumentParser, studies: str) -> None:
     """
     help = f"{studies}; KEY=VALUE sets a key for this call, such as lr=0.1 or 'seeds=[0, 1]'"
     parser.add_argument("words", nargs="*", metavar="STUDY | KEY=VALUE", help=help)
-
-
-def printable(text: object) -> str:
-    r"""Return a text with escapes for characters that are not visible: ``\x1b``, ``\u202e``."""
-    line = str(text)
-    if line.isprintable():
-        return line
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in line
-    )
 
 
 def say(text: object, file: TextIO | None = None) -> None:

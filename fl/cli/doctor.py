@@ -37,12 +37,14 @@ PURPOSE_BY_PACKAGE = {
     "tokenizers": "texts by a tokenizer",
     "transformers": "pretrained models of texts",
     "timm": "pretrained models of images",
+    "rich": "fedloom watch",
 }
 """Purpose of each package, by the package's import name."""
 
 PACKAGES_BY_EXTRA = {
     "extras": {"dvc", "cvxpy", "dp_accounting", "skimage", "lpips", "nibabel", "rocrate"},
     "pretrained": {"tokenizers", "transformers", "timm"},
+    "watch": {"rich"},
 }
 """Packages of the optional extras; the others are in `fedloom[workflow]`."""
 

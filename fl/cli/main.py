@@ -47,6 +47,10 @@ COMMANDS_BY_GROUP = {
             *("status", "fl.cli.status"),
             "show the progress of planned runs: done, running, failed, time left",
         ),
+        Command(
+            *("watch", "fl.cli.watch"),
+            "show runs while they train: rounds, curves, what failed, time left",
+        ),
         Command("show", "fl.cli.results", "print the result table of a study from stored runs"),
         Command("report", "fl.cli.results", "write tables and report of a study from stored runs"),
         Command(

@@ -14,8 +14,8 @@ from typing import Any
 from fl.base import fields, registry
 from fl.base.errors import FedloomError, Location
 from fl.base.specs import ComponentSpec, Spec
-from fl.base.units import config_text, size
-from fl.cli.commands import aligned, printable
+from fl.base.units import config_text, printable, size
+from fl.cli.commands import aligned
 from fl.store import run_check
 from fl.store.store import Store
 

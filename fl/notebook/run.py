@@ -101,7 +101,7 @@ def run(
     from fl.pytorch.construction import seeded
     from fl.runner.runs import describe_failures
 
-    folder, settings = _settings(config)
+    folder, settings = settings_of(config)
     fields.value(bool, progress, keys.CALL / "progress")
     check_unedited()
     draft, settings = keys.study({**study, "keep_weights": bool(keep_weights)}, settings)
@@ -170,8 +170,15 @@ def load(study: str, config: str | Path | None = None) -> Result:
     return Result(planned.studies[study], planned.bundles, planned.settings)
 
 
-def _settings(config: str | Path | None) -> tuple[Path, Settings]:
-    """Return the config folder and its settings; default settings without ``config.yaml``."""
+def settings_of(config: str | Path | None) -> tuple[Path, Settings]:
+    """Return the config folder of a call and its settings.
+
+    Args:
+        config: The folder; None: ``config``, and default settings if it has no ``config.yaml``.
+
+    Raises:
+        FedloomError: For what is wrong with the settings.
+    """
     folder = Path(config or FOLDER)
     if config is None and not (folder / "config.yaml").exists():
         return folder, Settings(studies=())

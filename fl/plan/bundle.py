@@ -82,6 +82,12 @@ class Run:
         return int(self.spec["seed"])
 
     @property
+    def entry_title(self) -> str:
+        """Name of its entry in print, and of its point: ``FedProx(mu=0.5)``."""
+        point = ", ".join(f"{key}={value}" for key, value in self.point.items())
+        return f"{self.title}{f'({point})' if point else ''}"
+
+    @property
     def dataset_id(self) -> str:
         """Id of its data set."""
         return self.code["dataset"]

@@ -292,9 +292,7 @@ def _bundles(
 
 def _title(run: Run) -> str:
     """Title of the bundle of a run: ``FedProx(mu=0.5) on digits / natural / cnn``."""
-    point = ", ".join(f"{key}={value}" for key, value in run.point.items())
-    scenario = f"{run.dataset} / {run.partition} / {run.model}"
-    return f"{run.title}{f'({point})' if point else ''} on {scenario}"
+    return f"{run.entry_title} on {run.dataset} / {run.partition} / {run.model}"
 
 
 def _index(plan: Plan) -> PlanIndex:

@@ -28,6 +28,7 @@ import torch
 from fl.base import files
 from fl.base.errors import DataError
 from fl.base.row_file import RowFile, check_rows
+from fl.store.run_record import SAVED_RECORD, SAVED_ROWS, SAVED_STATE
 
 Tree = dict[str, Any]
 """A nested dict with text keys (without ``/``) whose leaves are tensors."""
@@ -36,8 +37,6 @@ MAX_DEPTH = 50
 """Largest depth of a tree that is read."""
 
 log = logging.getLogger(__name__)
-
-STATE, ROWS, RECORD = "state.safetensors", "rows.parquet", "checkpoint.json"
 
 MAX_CHECKPOINTS = 2
 """Number of a run's newest checkpoints that are not removed."""
@@ -207,13 +206,13 @@ def save_checkpoint(
     with files.disk_errors(final):
         try:
             draft.mkdir(parents=True)
-            files.write_bytes(draft / STATE, pack_tree(state))
-            files.write_table(draft / ROWS, rows)
+            files.write_bytes(draft / SAVED_STATE, pack_tree(state))
+            files.write_table(draft / SAVED_ROWS, rows)
             record: dict[str, Any] = {"round": round, "extra": dict(extra)}
             for run, row_file in (row_files or {}).items():
                 row_file.link(draft / _row_file_name(run))
                 record.setdefault("row_bytes", {})[run] = row_file.row_bytes
-            files.write_sealed(draft / RECORD, record, files=(STATE, ROWS))
+            files.write_sealed(draft / SAVED_RECORD, record, files=(SAVED_STATE, SAVED_ROWS))
             files.erase(final)  # A checkpoint of the same round.
             draft.rename(final)
         except BaseException:
@@ -244,12 +243,12 @@ def load_latest(folder: Path, device: str | torch.device = "cpu") -> Checkpoint 
 
 def _read(path: Path, device: str | torch.device) -> Checkpoint:
     """Return the checkpoint in a folder; `DataError` or `FileNotFoundError` if it is incomplete."""
-    record = files.read_sealed(path / RECORD)
-    for name in (STATE, ROWS):
+    record = files.read_sealed(path / SAVED_RECORD)
+    for name in (SAVED_STATE, SAVED_ROWS):
         if problem := files.find_damage(path / name, record["files"][name]):
             raise DataError(problem)
-    rows, _ = files.read_parquet(path / ROWS)
-    state, row_files = load_tree(path / STATE, device), dict[str, Path]()
+    rows, _ = files.read_parquet(path / SAVED_ROWS)
+    state, row_files = load_tree(path / SAVED_STATE, device), dict[str, Path]()
     for run, row_bytes in record.get("row_bytes", {}).items():
         row_files[run], clients = path / _row_file_name(run), state[run]["clients"]
         digests = clients["digests"].numpy(force=True)

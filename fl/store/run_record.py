@@ -23,6 +23,9 @@ RUN_FILES = (METRICS, WEIGHTS, TRACES, PREDICTIONS, STATE, CLIENT_ROWS)
 OPTIONAL_FILES = (WEIGHTS, PREDICTIONS)
 """Files that a run has only if they are needed. A run without one is trained again for it."""
 CHECKPOINTS, LEASE = "checkpoint", "lease.json"
+SAVED_STATE, SAVED_ROWS = "state.safetensors", "rows.parquet"
+SAVED_RECORD = "checkpoint.json"
+"""Files of a checkpoint."""
 
 
 def is_name(run: str) -> bool:

@@ -42,6 +42,8 @@ from fl.store.run_record import (
     OPTIONAL_FILES,
     PREDICTIONS,
     RECORD,
+    SAVED_RECORD,
+    SAVED_ROWS,
     STATE,
     TRACES,
     WEIGHTS,
@@ -56,6 +58,23 @@ if TYPE_CHECKING:
     from fl.api.trees import Tree
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Runs that are trained together, as their newest checkpoint has them.
+
+    Attributes:
+        round: Number of completed rounds.
+        seconds: Seconds of work on all of these runs.
+        time: Time of the checkpoint, in seconds since 1970.
+        rows: Metrics so far, in the columns of `fl.base.schema.METRIC_COLUMNS`, and ``run``.
+    """
+
+    round: int
+    seconds: float
+    time: float
+    rows: pd.DataFrame
 
 
 @dataclass(frozen=True)
@@ -105,6 +124,21 @@ class Store:
         except OSError:
             return None
         return max((int(n[6:]) for n in names if re.fullmatch(r"round-\d+", n)), default=None)
+
+    def progress(self, run: str) -> Progress | None:
+        """Return what an unfinished run's newest checkpoint says, without its state.
+
+        Returns:
+            None without a checkpoint, or if it is replaced in this moment.
+        """
+        folder = self.partial(run) / CHECKPOINTS / f"round-{self.round(run) or 0:06d}"
+        try:
+            record = files.read_sealed(folder / SAVED_RECORD)
+            rows = files.read_parquet(folder / SAVED_ROWS)[0]
+            time = (folder / SAVED_RECORD).stat().st_mtime
+            return Progress(record["round"], record["extra"]["seconds"], time, rows)
+        except (OSError, DataError, LookupError):
+            return None
 
     def holder(self, run: str) -> str | None:
         """Return the live process that computes a run, as text; None without such a process."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import time
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -168,6 +169,25 @@ class Rates:
             except (DataError, OSError):
                 return None  # The user's table that it is planned on does not exist any more.
         return total
+
+
+MAX_RATES_SHARE = 1 / 100
+"""Largest share of the time in which the records of all stored runs are read for estimates."""
+
+
+class LatestRates:
+    """`Rates` of a store that is read again and again, in `MAX_RATES_SHARE` of the time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store, self._next_time = store, 0.0
+
+    def read(self) -> Rates:
+        """Return the rates, measured now or some time ago."""
+        start = time.monotonic()
+        if start >= self._next_time:
+            self._rates = Rates(self._store)
+            self._next_time = start + (time.monotonic() - start) / MAX_RATES_SHARE
+        return self._rates
 
 
 def _key(spec: Spec, components: tuple[ComponentKey, ...]) -> str:

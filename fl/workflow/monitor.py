@@ -20,7 +20,7 @@ from fl.plan.bundle import Bundle
 from fl.plan.config import Settings
 from fl.store.store import Store
 from fl.workflow import sbatch, status, submission
-from fl.workflow.estimate import Rates
+from fl.workflow.estimate import LatestRates
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +44,6 @@ def print_line(text: str) -> None:
 FAILED = "Some jobs failed."
 """First line of the list of unfinished runs."""
 
-MAX_RATES_SHARE = 1 / 100
-"""Largest share of the time in which the records of all stored runs are read for estimates."""
-
 
 class ProgressMonitor(threading.Thread):
     """Thread that reads the store every ``pause`` seconds, and every minute after some hours.
@@ -54,8 +51,7 @@ class ProgressMonitor(threading.Thread):
     It prints a line if a run has started or ended, and otherwise every five minutes. It is a daemon
     thread, so that it never keeps a process alive.
 
-    Speeds of runs are read less often, because that reads the records of all runs: it takes at most
-    `MAX_RATES_SHARE` of the time.
+    Speeds of runs are read less often, because that reads the records of all runs.
     """
 
     def __init__(
@@ -81,7 +77,7 @@ class ProgressMonitor(threading.Thread):
         self._selected = selected
         self._output, self._pause, self._end = output, pause, threading.Event()
         self._last_counts: Counter[str] | None = None
-        self._last_line_time = self._next_rates_time = 0.0
+        self._last_line_time, self._rates = 0.0, LatestRates(self._store)
         self._stop_workflow, self._start, self._message = stop_workflow, time.time(), ""
 
     def run(self) -> None:
@@ -102,16 +98,14 @@ class ProgressMonitor(threading.Thread):
 
     def _print_progress(self, bundles: list[Bundle]) -> None:
         start = time.monotonic()
-        if start >= self._next_rates_time:
-            self._rates = Rates(self._store)
-            self._next_rates_time = start + (time.monotonic() - start) / MAX_RATES_SHARE
+        rates = self._rates.read()
         statuses = status.run_statuses(bundles, self._store)
         counts = Counter(run_status.state for run_status in statuses)
         if self._last_counts not in (None, counts):
             self._stop_workflow = None  # A run has begun, so that jobs can begin.
         if counts != self._last_counts or start - self._last_line_time > 300:
             self._last_counts, self._last_line_time = counts, start
-            self._output(status.line(statuses, self._rates))
+            self._output(status.line(statuses, rates))
 
     def _look_at_submissions(self) -> None:
         """Print that Slurm's queue is full; stop if all jobs end alike before they begin."""

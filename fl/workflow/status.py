@@ -61,6 +61,7 @@ class RunStatus:
         processes: Number of processes that train it together.
         details: Number and log of a job that did not begin it.
         is_unbegun: Whether ``note`` says why its job has not begun it.
+        attempt: Its last attempt, if that has ended and the run is not done.
     """
 
     run: str
@@ -72,6 +73,7 @@ class RunStatus:
     processes: int = 1
     details: str = ""
     is_unbegun: bool = False
+    attempt: Attempt | None = None
 
     @property
     def remaining_share(self) -> float:
@@ -86,28 +88,33 @@ def bundles(
 
     Args:
         results: Folder of the results.
-        names: Studies whose bundles are wanted; by default all.
+        names: Studies whose bundles are wanted, also calls of `fl.run`; by default all of the plan.
         selected: Ids of the runs that may be in them; None: all.
 
     Raises:
         FedloomError: If there is no plan, it cannot be read, or lacks one of the studies.
     """
-    index = _index(results)
+    ids = [*_index(results).bundles] if not names else []
     for name in names:
-        if name not in index.studies:
-            raise unknown_name(Location("the command line"), "planned study", name, index.studies)
-    named_bundles = {bundle for name in names for bundle in index.studies[name].bundles}
-    planned = [
-        plan_files.read_bundle(results, name)
-        for name in index.bundles
-        if name in named_bundles or not names
-    ]
+        ids += _bundles_of(results, name)
+    planned = [plan_files.read_bundle(results, name) for name in dict.fromkeys(ids)]
     return planned if selected is None else list(selection.parts(planned, selected))
 
 
 def studies(results: Path) -> list[str]:
     """Return the names of the studies of the plan in ``<results>/plan``."""
     return [*_index(results).studies]
+
+
+def _bundles_of(results: Path, study: str) -> list[str]:
+    """Return the ids of a study's bundles. `fl.run` writes no index, only a file of its study."""
+    index = plan_files.read_index(results)
+    if index and study in index.studies:
+        return index.studies[study].bundles
+    names = [path.stem for path in plan_files.all_files(results, "studies")]
+    if study not in names:
+        raise unknown_name(Location("the command line"), "planned study", study, names)
+    return plan_files.read_study(results, study).bundles
 
 
 def _index(results: Path) -> PlanIndex:
@@ -119,7 +126,10 @@ def _index(results: Path) -> PlanIndex:
 
 
 def run_statuses(
-    planned: Sequence[Bundle], store: Store, results: Path | None = None
+    planned: Sequence[Bundle],
+    store: Store,
+    results: Path | None = None,
+    find_reason: ReasonOf = slurm.end_reason,
 ) -> list[RunStatus]:
     """Return the progress of every run of these bundles.
 
@@ -127,9 +137,10 @@ def run_statuses(
         planned: The bundles.
         store: The store.
         results: Folder of the results, if Slurm shall be asked for jobs that have not begun.
+        find_reason: Function that finds why an attempt ended that could not note it.
     """
     names = {path.name for path in store.root.iterdir()} if store.root.exists() else set()
-    reason = cache(slurm.end_reason)  # Runs of one job end for the same reason.
+    reason = cache(find_reason)  # Runs of one job end for the same reason.
     statuses = [s for bundle in planned for s in _of_bundle(bundle, store, names, reason)]
     if results is None or not any(status.state == "waiting" for status in statuses):
         return statuses
@@ -172,7 +183,10 @@ def _of_bundle(
         else:
             state = "failed" if attempt.ended == "error" else "interrupted"
             round_ = rounds[run] or (last_round if attempt.stacked else 0)
-            yield RunStatus(run, title, member.spec, state, round_, _note(attempt), processes)
+            note = _note(attempt)
+            yield RunStatus(
+                run, title, member.spec, state, round_, note, processes, attempt=attempt
+            )
 
 
 def _note(attempt: Attempt) -> str:
@@ -189,11 +203,12 @@ def line(statuses: Sequence[RunStatus], rates: Rates) -> str:
     pieces = [f"{counts['done']} of {len(statuses)} runs done"]
     pieces += [f"{counts[state]} {state}" for state in STATES[1:4] if counts[state]]
     if counts["done"] < len(statuses):
-        pieces.append(_remaining_time(statuses, rates))
+        pieces.append(remaining_time(statuses, rates))
     return ", ".join(pieces)
 
 
-def _remaining_time(statuses: Sequence[RunStatus], rates: Rates) -> str:
+def remaining_time(statuses: Sequence[RunStatus], rates: Rates) -> str:
+    """Return how long unfinished runs will take: ``about 3 min left``."""
     unfinished = [
         (status, rates.seconds([status.spec])) for status in statuses if status.state != "done"
     ]

@@ -18,6 +18,7 @@ from fl.base import files
 from fl.base.errors import DataError, FedloomError
 from fl.base.row_file import Place, RowFile, read_rows
 from fl.store import checkpoint
+from fl.store.run_record import SAVED_RECORD, SAVED_ROWS, SAVED_STATE
 
 FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64"]
 INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
@@ -146,7 +147,7 @@ def test_the_newest_are_kept_and_the_newest_is_loaded(tmp_path: Path) -> None:
     assert is_of(checkpoint.load_latest(tmp_path), 1_000_000)
 
 
-@pytest.mark.parametrize("name", [checkpoint.STATE, checkpoint.ROWS, checkpoint.RECORD])
+@pytest.mark.parametrize("name", [SAVED_STATE, SAVED_ROWS, SAVED_RECORD])
 @pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
 def test_a_damaged_one_is_removed(
     name: str, harm: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -192,7 +193,7 @@ def test_no_flipped_bit_in_a_record_goes_unnoticed(tmp_path: Path) -> None:
 
 def test_when_all_are_damaged_there_is_none(tmp_path: Path) -> None:
     save(tmp_path, 10)
-    (tmp_path / "round-000010" / checkpoint.RECORD).write_text("{")
+    (tmp_path / "round-000010" / SAVED_RECORD).write_text("{")
     assert checkpoint.load_latest(tmp_path) is None
     assert names(tmp_path) == []
 

@@ -1,0 +1,382 @@
+"""The page of `fedloom watch`: what failed, and round, curve and time left of each run.
+
+It is made of files that runs write anyway, so that training pays nothing for it: curves of
+unfinished runs are those of their newest checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fl.base.errors import DataError, FedloomError
+from fl.base.hashes import change_stamp
+from fl.base.schema import DIVERGED, PERSONAL, SETTING
+from fl.base.units import duration, first_of, printable, quantity
+from fl.plan import plan_files
+from fl.report.cells import number, unit
+from fl.runner import slurm
+from fl.store.store import Progress, Store
+from fl.workflow import status
+from fl.workflow.estimate import LatestRates
+from fl.workflow.status import RunStatus
+
+STYLE_BY_STATE = {
+    "failed": "bold red",
+    "running": "bold cyan",
+    "interrupted": "yellow",
+    DIVERGED: "red",
+    "done": "green",
+    "waiting": "dim",
+}
+"""Styles of states, in the order of the page."""
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+CURVE_WIDTH = 10
+"""Most characters of a curve."""
+
+MIN_NAME, LEFT_WIDTH = 10, 6
+"""Fewest characters of names of runs, and of the time left, so that no column jumps."""
+
+PAUSE = 2.0
+"""Least seconds between two looks, which take at most a tenth of the time."""
+
+HEAD_LINES = 3
+"""Most lines of the head."""
+
+
+class Curve(NamedTuple):
+    """A metric of a run: its mean over clients by evaluated round."""
+
+    metric: str
+    split: str
+    values: pd.Series
+
+    @property
+    def label(self) -> str:
+        """The metric with its unit; of the training loss, that it is one."""
+        return f"{'training ' if self.split == 'train' else ''}{unit(self.metric)}"
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """What a line shows of one run.
+
+    Attributes:
+        state: A state of `STYLE_BY_STATE`.
+        round: Number of completed rounds.
+        curve: Its curve; None before the first one is stored.
+        seconds: Expected seconds until its end; None if unknown.
+    """
+
+    state: str
+    round: int
+    curve: Curve | None = None
+    seconds: float | None = None
+
+
+class Watch:
+    """The page of some studies, which is read again and again.
+
+    Args:
+        results: Folder of the results.
+        store: The store.
+        names: Studies of the plan, and names of calls of `fl.run`; by default all of the plan.
+
+    """
+
+    def __init__(self, results: Path, store: Store, names: Sequence[str]) -> None:
+        self._results, self._store, self._names = results, store, names
+        self._rates, self._minute = LatestRates(store), -1
+        self._stamp: str | None = None
+        self._finished: dict[str, RunProgress] = {}
+        self._saved: dict[str, Progress] = {}
+
+    def _read_plan(self) -> None:
+        """Read the plan, if it has changed."""
+        paths = [plan_files.file_of(self._results, "studies", name) for name in self._names]
+        stamp = change_stamp([plan_files.index_file(self._results), *paths])
+        if stamp == self._stamp:
+            return
+        self._bundles = status.bundles(self._results, self._names)
+        self._stamp = stamp
+        self._runs = {run.run: run for bundle in self._bundles for run in bundle.runs}
+        self._members = {b.bundle: [run.run for run in b.runs] for b in self._bundles}
+        runs = [*self._runs.values()]
+        texts = {key: dict.fromkeys(getattr(run, key) for run in runs) for key in SETTING}
+        self._varied = {key: differences(texts[key]) for key in SETTING if len(texts[key]) > 1}
+        shared = [text for key in SETTING if key not in self._varied for text in texts[key]]
+        names = ", ".join(self._names or status.studies(self._results))
+        self._title = f"{names}: {' / '.join(shared)}" if shared else names
+
+    def read(self) -> bool:
+        """Read the state of all runs; return whether all are done.
+
+        Slurm is asked once a minute why runs wait or ended, where files do not tell it.
+
+        Raises:
+            ConfigError: If the plan lacks one of the studies.
+            DataError: If there is no plan, or it cannot be read, as it is being written.
+        """
+        self._read_plan()
+        minute = int(time.monotonic() // 60)
+        asks = minute != self._minute
+        if asks:
+            self._minute, self._find_reason = minute, cache(slurm.end_reason)
+        results = self._results if asks else None
+        statuses = status.run_statuses(self._bundles, self._store, results, self._find_reason)
+        if asks:
+            self._unbegun = {each.run: each for each in statuses if each.is_unbegun}
+        self._statuses = [
+            self._unbegun.get(each.run, each) if each.state == "waiting" else each
+            for each in statuses
+        ]
+        return all(each.state == "done" for each in self._statuses)
+
+    def page(self, width: int, height: int) -> Group:
+        """Return the page.
+
+        Args:
+            width: Its columns.
+            height: Its lines.
+        """
+        counts = Counter(each.state for each in self._statuses)
+        words = [f"{counts[state]} {state}" for state in STYLE_BY_STATE if counts[state]]
+        left = ""
+        if counts["done"] < len(self._statuses):
+            left = status.remaining_time(self._statuses, self._rates.read())
+        head = [self._title, f"{quantity(len(self._statuses), 'run')}: {', '.join(words)}", left]
+        failures = [*self._failure_lines(width, (height - HEAD_LINES) // 2)]
+        others = [each for each in self._statuses if each.state != "failed"]
+        rows = height - HEAD_LINES - len(failures) - 1
+        page: list[RenderableType] = [_line(text, width, "bold") for text in head if text]
+        page += failures
+        if others and rows > 0:
+            page += self._table(others, width, rows)
+        return Group(*page)
+
+    def _failure_lines(self, width: int, limit: int) -> Iterator[Text]:
+        """Yield the lines of failures, with one entry for all runs that ended alike."""
+        groups: dict[tuple[str, str], list[RunStatus]] = {}
+        for each in self._statuses:
+            if each.state == "failed":
+                error = each.attempt.error if each.attempt else each.note
+                log = each.attempt.log if each.attempt else each.details
+                groups.setdefault((error, log), []).append(each)
+        entries = [self._failure(group, *key, width) for key, group in groups.items()]
+        shown = 1
+        while shown < len(entries) and sum(map(len, entries[: shown + 1])) < limit:
+            shown += 1
+        yield from (line for entry in entries[:shown] for line in entry)
+        if len(entries) > shown:
+            text = f"and {len(entries) - shown} other errors; `fedloom status` lists all"
+            yield _line(text, width, STYLE_BY_STATE["failed"])
+
+    def _failure(self, group: Sequence[RunStatus], error: str, log: str, width: int) -> list[Text]:
+        """Return the lines of runs that ended alike: which, the error, the log."""
+        names = first_of([self._name([each.run]) for each in group], "run")
+        rounds = f"after round {group[0].round} of {group[0].spec['training']['rounds']}"
+        text, place = error.partition("\n")[0], f"log {log.strip(' ()')}" if log else ""
+        room = width - 2
+        errors = textwrap.wrap(printable(text), room, max_lines=2, placeholder=" …")
+        # A path is not shortened, so that it can be copied.
+        logs = textwrap.wrap(printable(place), room, break_on_hyphens=False)
+        return [
+            _line(f"failed {rounds}: {names}", width, STYLE_BY_STATE["failed"]),
+            *(_line(f"  {line}", width) for line in errors),
+            *(_line(f"  {line}", width, "dim") for line in logs),
+        ]
+
+    def _name(self, runs: Sequence[str]) -> str:
+        """Return the name of runs of a bundle, by what differs in the plan."""
+        members = [self._runs[run] for run in runs]
+        varied = [texts[getattr(members[0], key)] for key, texts in self._varied.items()]
+        where = f", {' / '.join(varied)}" if varied else ""
+        seeds = f"{len(runs)} seeds" if len(runs) > 1 else f"seed {members[0].seed}"
+        return f"{members[0].entry_title}{where}, {seeds}"
+
+    def _table(
+        self, statuses: Sequence[RunStatus], width: int, limit: int
+    ) -> Iterator[RenderableType]:
+        """Yield a table of at most ``limit`` lines, and what it leaves out."""
+        order = [*STYLE_BY_STATE]
+        by_name = sorted(statuses, key=lambda each: self._name([each.run]))
+        ordered = sorted(by_name, key=lambda each: order.index(each.state))
+        groups = [[each] for each in ordered]
+        if len(groups) > limit:
+            alike: dict[tuple[str, str], list[RunStatus]] = {}
+            for each in ordered:
+                alike.setdefault((each.state, self._runs[each.run].bundle), []).append(each)
+            groups = [*alike.values()]
+        shown = groups if len(groups) <= limit else groups[: limit - 1]
+        lines = [self._cells(group) for group in shown]
+        [label, *others] = {label for label, _ in lines if label} or {""}
+        header = label if label.startswith("training") else f"val {label}"
+        rows = [("", "run", "round", "metric" if others or not label else header, "left")]
+        for label, (state, name, round_, curve, left) in lines:
+            rows.append((state, name, round_, f"{label} {curve}" if others else curve, left))
+        widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+        widths[3:] = [max(widths[3], 7 + CURVE_WIDTH), max(widths[4], LEFT_WIDTH)]
+        widths[1] = max(MIN_NAME, width - sum(widths) + widths[1] - 2 * (len(widths) - 1))
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for title, columns in zip(rows[0], widths, strict=True):
+            justify: Any = "right" if title in ("round", "left") else "left"
+            table.add_column(Text(title, "dim"), justify=justify, width=columns, no_wrap=True)
+        for state, name, *cells in rows[1:]:
+            texts = [Text(state, STYLE_BY_STATE[state]), _line(name, widths[1])]
+            table.add_row(*texts, *map(Text, cells))
+        yield table
+        rest = Counter(each.state for group in groups[len(shown) :] for each in group)
+        if rest:
+            counts = ", ".join(f"{n} {state}" for state, n in rest.items())
+            yield _line(f"and {quantity(rest.total(), 'more run')}: {counts}", width, "dim")
+
+    def _cells(self, group: Sequence[RunStatus]) -> tuple[str, tuple[str, str, str, str, str]]:
+        """Return the label of the metric and the cells of runs of a bundle in the same state.
+
+        Their curve is the mean over them, and their round that of the slowest.
+        """
+        several = [self._progress(each) for each in group]
+        state = min((each.state for each in several), key=[*STYLE_BY_STATE].index)
+        round_ = min(each.round for each in several)
+        left = max((each.seconds for each in several if each.seconds is not None), default=None)
+        label = curve = ""
+        if curves := [each.curve for each in several if each.curve is not None]:
+            mean = pd.concat([curve.values for curve in curves], axis=1).mean(axis=1).sort_index()
+            label = curves[0].label
+            curve = f"{number(mean.iloc[-1], curves[0].metric):>5}  {sparkline(mean.to_numpy())}"
+        return label, (
+            state,
+            self._name([each.run for each in group]),
+            f"{round_}/{group[0].spec['training']['rounds']}",
+            curve,
+            "" if left is None else duration(left),
+        )
+
+    def _progress(self, each: RunStatus) -> RunProgress:
+        """Return what the files say of a run."""
+        if each.state == "done":
+            if each.run not in self._finished:
+                self._finished[each.run] = self._finished_progress(each.run)
+            return self._finished[each.run]
+        # Runs of a stack have one checkpoint, in the folder of one of them.
+        members = [each.run, *self._members[self._runs[each.run].bundle]]
+        found = (saved for saved in map(self._read_saved, members) if saved is not None)
+        saved = next((saved for saved in found if (saved.rows["run"] == each.run).any()), None)
+        if saved is None:
+            return RunProgress(each.state, 0)
+        rows, seconds = saved.rows[saved.rows["run"] == each.run], None
+        if each.state == "running" and saved.round:
+            remaining = each.spec["training"]["rounds"] - saved.round
+            past = max(0.0, time.time() - saved.time)
+            seconds = max(0.0, remaining * saved.seconds / saved.round - past)
+        return RunProgress(each.state, saved.round, curve_of(rows), seconds)
+
+    def _finished_progress(self, run: str) -> RunProgress:
+        try:
+            record, rows = self._store.record(run), self._store.metrics(run)
+        except FedloomError:  # `fedloom status` says what is damaged.
+            return RunProgress("done", 0)
+        state = DIVERGED if record["state"] == DIVERGED else "done"
+        return RunProgress(state, record["rounds"], curve_of(rows))
+
+    def _read_saved(self, run: str) -> Progress | None:
+        """Return a run's newest checkpoint, which is read once."""
+        round_ = self._store.round(run)
+        if round_ is None:
+            return None
+        known = self._saved.get(run)
+        if known is None or known.round < round_:
+            known = self._store.progress(run) or known
+            if known is not None:
+                self._saved[run] = known
+        return known
+
+
+def pages(watch: Watch, size: Callable[[], tuple[int, int]]) -> Iterator[Group]:
+    """Yield the page every few seconds until all runs are done.
+
+    Args:
+        watch: What is shown.
+        size: Function that returns columns and lines of the page.
+    """
+    is_done = False
+    while not is_done:
+        start = time.monotonic()
+        try:
+            is_done = watch.read()
+            yield watch.page(*size())
+        except DataError as error:  # The plan is not written yet, or just now.
+            yield Group(Text(printable(error)))
+        if not is_done:
+            time.sleep(max(PAUSE, 9 * (time.monotonic() - start)))
+
+
+def curve_of(rows: pd.DataFrame) -> Curve | None:
+    """Return the curve of a run's first metric on validation data, as early stopping has it.
+
+    Without validation data it is that of the training loss. Test data are not looked at.
+
+    Args:
+        rows: Metrics of the run, in the columns of `fl.base.schema.METRIC_COLUMNS`.
+    """
+    chosen = rows[rows["split"] == "val"]
+    if chosen.empty:
+        chosen = rows[rows["split"] == "train"]
+    if (chosen["metric"] != "loss").any():
+        chosen = chosen[chosen["metric"] != "loss"]
+    if chosen.empty:
+        return None
+    metric, split = str(chosen["metric"].iloc[0]), str(chosen["split"].iloc[0])
+    chosen = chosen[chosen["metric"] == metric]
+    if (chosen["stage"] == PERSONAL).any():
+        chosen = chosen[chosen["stage"] == PERSONAL]
+    return Curve(metric, split, chosen.groupby("round")["value"].mean())
+
+
+def differences(texts: Iterable[str]) -> dict[str, str]:
+    """Return of each text the words that not all of them have: ``alpha=0.3``; else the text."""
+    words = {text: re.findall(r"[\w.=+-]+", text) for text in texts}
+    shared = set.intersection(*map(set, words.values()))
+    return {
+        text: " ".join(word for word in of_text if word not in shared) or text
+        for text, of_text in words.items()
+    }
+
+
+def sparkline(values: Sequence[float] | np.ndarray) -> str:
+    """Return a curve of up to `CURVE_WIDTH` blocks, from its lowest to its highest value."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    pieces = np.array_split(finite, min(CURVE_WIDTH, len(finite)))
+    means = [float(piece.mean()) for piece in pieces]
+    low, height = min(means), max(means) - min(means) or 1.0
+    return "".join(BLOCKS[round((mean - low) / height * (len(BLOCKS) - 1))] for mean in means)
+
+
+def shortened(text: str, width: int) -> str:
+    """Return a text of at most ``width`` characters, without its middle if it is longer."""
+    if len(text) <= width:
+        return text
+    head = (width - 1) // 2
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head) :]}"
+
+
+def _line(text: str, width: int, style: str = "") -> Text:
+    return Text(shortened(printable(text), width), style, no_wrap=True, overflow="ellipsis")
