@@ -223,13 +223,13 @@ def _leads(tracks: Sequence[TrackClaims], family: str, baseline: str) -> str:
     if ahead.empty:
         return f"{family.capitalize()}: nothing is ahead of {baseline} on any track."
     named = [
-        f"{titles[str(entry)]} on {row[claims.AHEAD]} of {row['tracks']}"
-        + (f" (behind on {row[claims.BEHIND]})" if row[claims.BEHIND] else "")
+        f"{titles[str(entry)]} on {row[claims.AHEAD]} of {quantity(row['tracks'], 'track')}"
+        + (f", and behind on {row[claims.BEHIND]}" if row[claims.BEHIND] else "")
         for entry, row in ahead.head(MOST_NAMED).iterrows()
     ]
     unnamed = len(ahead) - len(named)
-    end = f", and {unnamed} more on one or more" if unnamed else ""
-    return f"{family.capitalize()}: ahead of {baseline} are {', '.join(named)} tracks{end}."
+    end = f"; and {unnamed} more on one track or more" if unnamed else ""
+    return f"{family.capitalize()}: ahead of {baseline} are {'; '.join(named)}{end}."
 
 
 def tally(tracks: Sequence[TrackClaims], family: str) -> pd.DataFrame:

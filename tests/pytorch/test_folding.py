@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fl.api import trees
 from fl.api.network import Network
 from fl.api.trees import Tree
-from fl.pytorch.folding import call_on_stacks, inner_product, interpolate, linear, sum_of_squares
+from fl.pytorch.folding import call_on_stacks, inner_product, linear, sum_of_squares
 
 BATCH = 4
 
@@ -130,23 +130,6 @@ def test_products_of_stacks_are_summed_as_by_vmap() -> None:
         torch.testing.assert_close(found, expected)
     one = [leaf[1] for leaf in (*stacks, *others)]
     assert folded(*one) == plain(*one)
-
-
-def test_what_lies_between_two_stacks_is_what_lies_between_those_of_a_client() -> None:
-    generator = torch.Generator().manual_seed(0)
-    first, second = (
-        torch.randn(4, 3, 2, dtype=torch.float64, generator=generator) for _ in range(2)
-    )
-    share = torch.tensor([0.0, 0.3, 0.8, 1.0], dtype=torch.float64)
-
-    def results(function: Callable[..., Tensor]) -> list[Tensor]:
-        leaves = [leaf.clone().requires_grad_() for leaf in (first, second, share)]
-        between = vmap(function)(*leaves)
-        return [between, *torch.autograd.grad((between**3).sum(), leaves)]
-
-    for found, expected in zip(results(interpolate), results(torch.lerp), strict=True):
-        torch.testing.assert_close(found, expected)
-    assert interpolate(first[1], second[1], share[1]).equal(torch.lerp(first, second, 0.3)[1])
 
 
 @pytest.mark.parametrize(("inputs", "has_bias"), [((2, 5), True), ((2, 5), False), ((5,), True)])
