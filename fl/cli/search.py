@@ -54,8 +54,15 @@ def _search(parsed: argparse.Namespace) -> int:
     values, location = config.read_values(folder, name, overrides.COMMAND_LINE)
     with loading():
         from fl.notebook.run import load
-        from fl.notebook.search import find
+        from fl.notebook.search import CHOSEN, TRIALS, find
         from fl.plan import plan
+
+    files_of = {
+        part: study_files.file(folder, name).with_name(f"{name}-{part}.yaml")
+        for part in (TRIALS, CHOSEN)
+    }
+    for path in files_of.values():
+        _check_written(path)
 
     def check(keys: Values, place: Location) -> StudyPlan:
         draft = config.parse_draft(keys, place)
@@ -63,7 +70,7 @@ def _search(parsed: argparse.Namespace) -> int:
 
     def train(part: str, keys: Values) -> Result:
         study = f"{name}-{part}"
-        _write(study_files.file(folder, name).with_name(f"{study}.yaml"), name, keys)
+        _write(files_of[part], name, keys)
         found = load(study, folder)
         if (found.runs()["state"] != MISSING).all():
             return found
@@ -91,18 +98,17 @@ def _search(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _write(path: Path, name: str, values: Values) -> None:
-    """Write a study of a search, unless it is there.
+def _check_written(path: Path) -> None:
+    """Raise `ConfigError` for a study that is a user's own, and would be replaced."""
+    if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
+        problem = "is not written by a search, and would be replaced"
+        raise ConfigError(Location(os.path.relpath(path)), problem, advice="rename it")
 
-    Raises:
-        ConfigError: If the file is a user's own.
-    """
+
+def _write(path: Path, name: str, values: Values) -> None:
+    """Write a study of a search, unless it is there."""
     text = f"{MARK} {name}`, which writes it anew.\n"
     text += yaml.safe_dump(values, sort_keys=False, default_flow_style=None, allow_unicode=True)
     with files.disk_errors(path):
-        old = path.read_text(encoding="utf-8") if path.exists() else MARK
-        if not old.startswith(MARK):
-            problem = "is not written by a search, and would be replaced"
-            raise ConfigError(Location(os.path.relpath(path)), problem, advice="rename it")
-        if old != text:
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
             files.write_bytes(path, text.encode())
