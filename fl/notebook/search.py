@@ -6,6 +6,7 @@ and goes on where it was.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -63,8 +64,8 @@ class SearchResult:
     Attributes:
         result: Results of the study with the chosen values.
         trials: A row for each trial: ``entry``, ``trial``, ``state`` (complete, pruned or
-            diverged), ``rounds``, ``value`` (mean on validation data after these rounds),
-            ``chosen``, and a column ``hp.<key>`` for each key.
+            diverged), ``rounds``, ``value`` (mean on validation data after these rounds; NaN if it
+            diverged), ``chosen``, and a column ``hp.<key>`` for each key.
         importance: Share of the variance of values of complete trials that a key explains (fANOVA),
             with the columns ``entry``, ``key`` and ``importance``; of entries with several keys and
             ten complete trials at least.
@@ -250,7 +251,7 @@ def _table(trials: Trials, chosen: Mapping[str, Trial]) -> pd.DataFrame:
         "trial": [trial.number for trial in rows],
         "state": [trial.state for trial in rows],
         "rounds": [trial.rounds for trial in rows],
-        "value": [trial.value for trial in rows],
+        "value": [math.nan if t.state == DIVERGED else t.value for t in rows],
         "chosen": [trial is chosen[trial.entry] for trial in rows],
     }
     values = [{key_of(path): value for path, value in trial.point.items()} for trial in rows]
