@@ -29,7 +29,7 @@ demo: $(VENV)/run.stamp ## run the study quickstart and show its result
 	@begun=$$(date +%s) && $(BIN)/snakemake results/report/quickstart.html && \
 	  $(BIN)/fedloom show quickstart && echo "That took $$(($$(date +%s) - begun)) s here."
 
-extras: $(VENV)/extras.stamp ## install what the demo does without: DVC, CVXPY, dp-accounting, scikit-image, LPIPS, nibabel, rocrate, transformers, timm
+extras: $(VENV)/extras.stamp ## install what the demo does without: DVC, CVXPY, dp-accounting, scikit-image, LPIPS, nibabel, rocrate, Optuna, transformers, timm
 
 comma := ,
 space := $(subst ,, )

@@ -2,9 +2,9 @@
 
 `run` trains a study that is written in Python, on `arrays` of one's own too; `load` reads one of
 ``config/studies``. Both give a `Result`. `compare` sets a method beside all that are compared in
-``docs/results/comparison.md``. `watch` shows the runs that another process trains. `load_model`
-reads a saved `Model`. A name is imported when it is asked for, so that ``import fl`` needs no
-torch.
+``docs/results/comparison.md``; `search` finds hyper-parameters. `watch` shows the runs that another
+process trains. `load_model` reads a saved `Model`. A name is imported when it is asked for, so that
+``import fl`` needs no torch.
 """
 
 from __future__ import annotations
@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     from fl.notebook.result import Result as Result
     from fl.notebook.run import load as load
     from fl.notebook.run import run as run
+    from fl.notebook.search import SearchResult as SearchResult
+    from fl.notebook.search import search as search
     from fl.notebook.watch import watch as watch
 
 MODULE_BY_NAME = {
     "run": "fl.notebook.run",
+    "search": "fl.notebook.search",
+    "SearchResult": "fl.notebook.search",
     "load": "fl.notebook.run",
     "arrays": "fl.notebook.arrays",
     "compare": "fl.notebook.compare",
@@ -46,11 +50,13 @@ __all__ = [
     "FedloomWarning",
     "Model",
     "Result",
+    "SearchResult",
     "arrays",
     "compare",
     "load",
     "load_model",
     "run",
+    "search",
     "watch",
 ]
 

@@ -17,7 +17,7 @@ from fl.base.registry import Component, Lora, ModelKeys
 from fl.cli import catalogue
 from fl.cli import studies as overview
 from fl.data.scheme import CommonKeys
-from fl.plan.config import Best, Cells, Execution, Node, Settings, Study
+from fl.plan.config import Best, Cells, Execution, Node, Search, Settings, Study
 from fl.plan.track import Budget, Clients, Draws, Family, TrackKeys
 from tools import api_reference, method_costs, round_trace
 
@@ -46,6 +46,7 @@ RECORDS = {
     Lora: "adapter: lora",
     Cells: "published",
     Best: "best",
+    Search: "search",
     TrackKeys: "tracks/NAME.yaml",
     Clients: "clients of a track",
     Draws: "draws of a track",

@@ -34,6 +34,7 @@ PURPOSE_BY_PACKAGE = {
     "lpips": "scores of attacks",
     "nibabel": "NIfTI volumes",
     "rocrate": "crates",
+    "optuna": "fedloom search",
     "tokenizers": "texts by a tokenizer",
     "transformers": "pretrained models of texts",
     "timm": "pretrained models of images",
@@ -42,7 +43,7 @@ PURPOSE_BY_PACKAGE = {
 """Purpose of each package, by the package's import name."""
 
 PACKAGES_BY_EXTRA = {
-    "extras": {"dvc", "cvxpy", "dp_accounting", "skimage", "lpips", "nibabel", "rocrate"},
+    "extras": {"dvc", "cvxpy", "dp_accounting", "skimage", "lpips", "nibabel", "rocrate", "optuna"},
     "pretrained": {"tokenizers", "transformers", "timm"},
     "watch": {"rich"},
 }

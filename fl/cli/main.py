@@ -44,6 +44,10 @@ COMMANDS_BY_GROUP = {
             "run", "fl.cli.run_command", "train studies with Snakemake, and show their results"
         ),
         Command(
+            *("search", "fl.cli.search"),
+            "search hyper-parameters of a study with Optuna, and train what is chosen",
+        ),
+        Command(
             *("status", "fl.cli.status"),
             "show the progress of planned runs: done, running, failed, time left",
         ),
@@ -233,7 +237,7 @@ def _help_lines() -> Iterator[str]:
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words of the command line, and those behind ``--``, which are for Snakemake."""
-    if words[:1] != ["run"] or "--" not in words:
+    if words[:1] not in (["run"], ["search"]) or "--" not in words:
         return [*words], []
     index = words.index("--")
     return [*words[:index]], [*words[index + 1 :]]

@@ -72,20 +72,33 @@ def _run(parsed: argparse.Namespace) -> int:
     names = _checked_names(parsed)
     studies = [word for listed in overrides.split(parsed.words) for word in listed]
     words = snakemake_words(studies, parsed.only, parsed.config, parsed.snakemake)
-    log = None if parsed.snakemake else _new_log(Path(config.read_settings(parsed.config).results))
-    status = _snakemake(words, log)
-    if status > 0 and log:
-        for line in _last_lines(log):
-            say(line, file=sys.stderr)
-        say(f"All lines of Snakemake and its jobs: {log}", file=sys.stderr)
+    status = train(words, parsed.config, is_shown=bool(parsed.snakemake))
     if status or DRY_RUN & {*parsed.snakemake}:
-        return EXIT_INTERRUPTED if status < 0 else status
+        return status
     from fl.cli.results import show  # Snakemake need not wait for what only reports import.
 
     for study in names or config.read_settings(parsed.config).studies:
         words = overrides.as_words(study)
         show(argparse.Namespace(**{**vars(parsed), "words": words, "planned": False, "table": ""}))
     return 0
+
+
+def train(words: Sequence[str], folder: Path, is_shown: bool) -> int:
+    """Run Snakemake, and return the exit status of the program.
+
+    Args:
+        words: Its arguments, `snakemake_words`.
+        folder: Config folder.
+        is_shown: Whether its lines are shown; else they go to a log, whose end is shown after a
+            failure.
+    """
+    log = None if is_shown else _new_log(Path(config.read_settings(folder).results))
+    status = _snakemake(words, log)
+    if status > 0 and log:
+        for line in _last_lines(log):
+            say(line, file=sys.stderr)
+        say(f"All lines of Snakemake and its jobs: {log}", file=sys.stderr)
+    return EXIT_INTERRUPTED if status < 0 else status
 
 
 def _new_log(results: Path) -> Path:
@@ -140,14 +153,19 @@ def _last_lines(log: Path) -> Iterator[str]:
     yield from text.partition(f"{FAILED}\n")[0].rstrip().splitlines()[-LAST_LINES:]
 
 
-def _checked_names(parsed: argparse.Namespace) -> list[str]:
-    """Return the studies, or raise an error for what Snakemake would say in words of its own."""
+def check_workflow() -> None:
+    """Raise `FedloomError` for what Snakemake would say in words of its own."""
     if not Path("Snakefile").exists():
         raise FedloomError("Snakefile: does not exist in this folder", advice="fedloom init")
     if not config.is_installed("snakemake"):
         raise FedloomError(
             "Snakemake is not installed", advice="python -m pip install 'fedloom[workflow]'"
         )
+
+
+def _checked_names(parsed: argparse.Namespace) -> list[str]:
+    """Return the studies, or raise an error for what Snakemake would say in words of its own."""
+    check_workflow()
     selection.parse(parsed.only)
     names = overrides.resolve(parsed.config, parsed.words)
     for name in names:

@@ -44,7 +44,9 @@ ARRAYS = "arrays"
 """Folder of files of `fl.arrays` and of tables in memory, in the folder of data."""
 
 
-def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Draft, Settings]:
+def study(
+    arguments: Mapping[str, Any], settings: Settings, location: Location = CALL
+) -> tuple[Draft, Settings]:
     """Return the study that a call describes, as far as its keys are right.
 
     In addition to the keys of a study, a call can have one ``dataset``, ``partition`` and
@@ -53,6 +55,7 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Draft, Sett
     Args:
         arguments: The call's keyword arguments.
         settings: Settings with the folders for the call's data and classes.
+        location: Location of the keys.
 
     Returns:
         The study, and the settings with the classes as plugins.
@@ -82,7 +85,7 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Draft, Sett
             problems.errors.append(config.unknown_key(CALL / key, key, names))
             wrong_keys |= {SINGULAR_KEYS.get(n, n) for n in fields.misspelt_keys([key], names)}
     if "methods" in study_keys:
-        methods = _with_entry_names(config_value(study_keys["methods"], folder))
+        methods = with_entry_names(config_value(study_keys["methods"], folder))
         entries = config.named_entries(methods, CALL / "methods")
         study_keys["methods"] = classes.methods(entries, CALL / "methods")
     if "models" in study_keys:
@@ -90,7 +93,7 @@ def study(arguments: Mapping[str, Any], settings: Settings) -> tuple[Draft, Sett
     study_keys = config_value(study_keys, folder)
     training_keys = config_value(training_keys, folder)
     call_settings = replace(settings, plugins=(*settings.plugins, *classes.plugins))
-    draft = config.parse_draft({**study_keys, "training": training_keys}, CALL)
+    draft = config.parse_draft({**study_keys, "training": training_keys}, location)
     is_missing = {str(CALL / key) for key in wrong_keys - study_keys.keys()}
     problems.errors += [e for e in draft.errors if str(e.location) not in is_missing]
     errors, wrong_keys = tuple(problems.errors), wrong_keys | draft.wrong_keys
@@ -112,10 +115,10 @@ def _set_once(keys: dict[str, Any], name: str, value: Any, argument: str) -> Non
     keys[name] = value
 
 
-def _with_entry_names(methods: Any) -> Any:
+def with_entry_names(methods: Any) -> Any:
     """Return ``methods`` with an entry ``{name: class}`` in place of each class."""
     if isinstance(methods, list):
-        return [_with_entry_names(item) for item in methods]
+        return [with_entry_names(item) for item in methods]
     return {entry_name(methods): methods} if is_own(methods) else methods
 
 

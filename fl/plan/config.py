@@ -189,11 +189,44 @@ class Best:
 
 
 @dataclass(frozen=True)
+class Search:
+    """Search of hyper-parameters by `fedloom search`, with equal numbers of trials for all entries.
+
+    A distribution is ``{log_uniform: [1e-4, 1]}``, ``{uniform: [0, 1]}``, ``{integer: [1, 5]}``
+    with both ends, or ``{choice: [a, b]}``. Numbers are rounded to three digits.
+
+    Attributes:
+        trials: Number of trials of each entry; a trial is trained with all seeds.
+        training: Distributions of keys of all entries, as in the study's ``training``.
+        methods: Distributions of keys of single entries, as in the study's ``methods``.
+        sampler: `tpe`: the tree-structured Parzen estimator of Optuna, after ten random trials; or
+            `random`.
+        pruner: Trials that end early, by validation data after a ninth and after a third of their
+            rounds: with `halving`, all but the best third of a batch; with `median`, those worse
+            than the median of all trials until then. Shorter runs are runs of their own. `none`:
+            all trials have all rounds.
+        batch: Trials of each entry that are trained at once; later ones follow from their values.
+        seed: Seed of the search.
+        seeds: Training seeds of trials, as the study's ``seeds``; by default these.
+    """
+
+    trials: Count
+    training: dict[str, Any] = field(default_factory=dict)
+    methods: dict[str, Any] = field(default_factory=dict)
+    sampler: Literal["tpe", "random"] = "tpe"
+    pruner: Literal["none", "halving", "median"] = "none"
+    batch: Count = 5
+    seed: Seed = 0
+    seeds: Count | list[Seed] | None = None
+
+
+@dataclass(frozen=True)
 class Study:
     """Study in a file of ``config/studies``; ``config/README.md`` explains how to write one.
 
     A list instead of a single value is a grid. Numbers of entries and of ``training`` can be
-    searched at random: ``lr: {log_uniform: [1e-4, 1], draws: 8}``, or ``uniform``.
+    searched at random: ``lr: {log_uniform: [1e-4, 1], draws: 8}``, or ``uniform``. Keys with
+    ``{together: [0.1, 0.5]}`` go through their values together: the first ones are a point.
 
     Attributes:
         datasets: Names of data sets, each alone or with its keys, as ``{synthetic: {alpha: 1}}``.
@@ -241,6 +274,8 @@ class Study:
         grid: Hyper-parameters: `swept` over the entries' lists, or `published` values of ``best``
             if it has them.
         search_seed: Seed of random searches (`fl.plan.grids`).
+        search: Search by `fedloom search` (``docs/guide/search.md``), see below; the runs of the
+            study have its own values.
         best: Published hyper-parameters, see below.
         published: Published cells with which the report compares measured ones, see below.
         analyses: Analyses of the stored runs (`fl.analyses`).
@@ -270,9 +305,17 @@ class Study:
     max_runs: Count = 10_000
     grid: Literal["swept", "published"] = "swept"
     search_seed: Seed = 0
+    search: Search | None = None
     best: Best | None = None
     published: list[Cells] = field(default_factory=list)
     analyses: list[Any] = field(default_factory=list)
+
+
+SEARCH_NOTE = (
+    "search: is read by `fedloom search` and `fl.search` alone; the runs of this study have the "
+    "values of its other keys"
+)
+"""Note of a study with the key ``search``."""
 
 
 @dataclass(frozen=True)
@@ -530,7 +573,8 @@ def parse_draft(values: Values, location: Location) -> Draft:
             problem = f"{items[i]} is a duplicate"
             duplicate = ConfigError(location / key / i, problem, advice=f"each {noun} once")
             problems.errors.append(duplicate)
-    return Draft(study, location, frozenset(wrong_keys), tuple(problems.errors))
+    notes = (SEARCH_NOTE,) if study.search else ()
+    return Draft(study, location, frozenset(wrong_keys), tuple(problems.errors), notes)
 
 
 def named_entries(methods: Any, location: Location) -> Any:

@@ -1,7 +1,8 @@
 """From a method entry of a study to its points: grids, random search, defaults.
 
 A list where one value is expected is a grid. A key with a distribution is searched at random:
-``lr: {log_uniform: [1e-4, 1], draws: 8}``. Keys that are searched go through their values together.
+``lr: {log_uniform: [1e-4, 1], draws: 8}``. Keys that are searched go through their values together,
+and so do keys of which each value is given: ``lr: {together: [0.1, 0.5]}``.
 
 J. Bergstra and Y. Bengio. Random Search for Hyper-Parameter Optimization. JMLR 2012.
 """
@@ -31,6 +32,10 @@ from fl.plan.published_tables import published_values
 
 SIGNIFICANT_DIGITS = 3
 """Digits of a value of a random search, so that tables can show it as it is."""
+LOG_UNIFORM = "log_uniform"
+"""Distribution of a number whose logarithm is uniformly distributed."""
+TOGETHER = "together"
+"""Key over the values of a key that goes through them together with others."""
 TRIES = 100
 """Random numbers for each value of a search; repeated ones are left out."""
 SINGLE = "aggregation"
@@ -53,8 +58,8 @@ def grid(declared_fields: Mapping[str, Field], values: Values) -> Iterator[Value
         yield {key: chosen[key] for key in values}
 
 
-class SearchedValues(list[float]):
-    """Values of a random search: the i-th values of all searched keys are one point."""
+class SearchedValues(list[Any]):
+    """Values of a random search, or given ones: the i-th values of all such keys are one point."""
 
 
 def _options(declared_fields: Mapping[str, Field], values: Values) -> dict[str, list[Values]]:
@@ -126,7 +131,7 @@ class Search:
 def with_searched_values(
     declared_fields: Mapping[str, Field], values: Values, seed: int, location: Location
 ) -> Values:
-    """Return the values with those of a random search for the keys that ask for it.
+    """Return the values with those of a random search, or given together, for keys that have such.
 
     The i-th value of a key follows from the seed and the key's name: it is the same in every entry,
     and a longer search begins with the values of a shorter one.
@@ -140,24 +145,45 @@ def with_searched_values(
         if key not in declared_fields or not _is_search(value):
             continue
         key_location = location / key
-        search = Search(**fields.parse(Search, value, key_location))
-        completed[key] = SearchedValues(_searched_values(search, seed, key, key_location))
-        try:
-            fields.value(declared_fields[key].hint, completed[key][0], key_location)
-        except ConfigError as error:
-            problem = f"is searched at random, and cannot be {completed[key][0]!r}"
-            allowed = f"a list of values; each {fields.describe(declared_fields[key].hint)}"
-            raise ConfigError(key_location, problem, allowed) from error
-        counts[key] = search.draws
+        if TOGETHER in value:
+            count_location = key_location / TOGETHER
+            completed[key] = _given_values(value, count_location)
+        else:
+            count_location = key_location / "draws"
+            search = Search(**fields.parse(Search, value, key_location))
+            completed[key] = SearchedValues(_searched_values(search, seed, key, key_location))
+            try:
+                fields.value(declared_fields[key].hint, completed[key][0], key_location)
+            except ConfigError as error:
+                problem = f"is searched at random, and cannot be {completed[key][0]!r}"
+                allowed = f"a list of values; each {fields.describe(declared_fields[key].hint)}"
+                raise ConfigError(key_location, problem, allowed) from error
+        counts[key] = len(completed[key])
         first, count = next(iter(counts.items()))
-        if search.draws != count:
-            problem = f"is {search.draws}, and {count} for {first}, which is searched together "
-            raise ConfigError(key_location / "draws", problem + "with it", f"{count}")
+        if counts[key] != count:
+            problem = f"is {counts[key]}, and {count} for {first}, which is searched together "
+            raise ConfigError(count_location, problem + "with it", f"{count}")
     return completed
 
 
 def _is_search(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool({*fields.fields(Search)} & {*value})
+    return isinstance(value, Mapping) and bool({*fields.fields(Search), TOGETHER} & {*value})
+
+
+def _given_values(value: Values, location: Location) -> SearchedValues:
+    """Return the values of a key that goes through them together with others."""
+    if [*value] != [TOGETHER] or not isinstance(value[TOGETHER], list) or not value[TOGETHER]:
+        allowed = f"{{{TOGETHER}: a list of values}}, as many for each such key of an entry"
+        raise ConfigError(location, f"is {value!r}", allowed)
+    return SearchedValues(value[TOGETHER])
+
+
+def check_ends(name: str, ends: Sequence[float], location: Location) -> None:
+    """Raise `ConfigError` for what are no ends of a distribution with a name."""
+    is_log = name == LOG_UNIFORM
+    if len(ends) != 2 or not ends[0] < ends[1] or (is_log and ends[0] <= 0):
+        allowed = "two numbers, the lower one first" + (", above 0" if is_log else "")
+        raise ConfigError(location, f"is {ends!r}", allowed)
 
 
 def _searched_values(search: Search, seed: int, key: str, location: Location) -> list[float]:
@@ -168,10 +194,8 @@ def _searched_values(search: Search, seed: int, key: str, location: Location) ->
         problem = f"has {len(chosen)} distributions"
         raise ConfigError(location, problem, "one of uniform, log_uniform")
     [(name, ends)] = chosen.items()
-    is_log, location = name == "log_uniform", location / name
-    if len(ends) != 2 or not ends[0] < ends[1] or (is_log and ends[0] <= 0):
-        allowed = "two numbers, the lower one first" + (", above 0" if is_log else "")
-        raise ConfigError(location, f"is {ends!r}", allowed)
+    is_log, location = name == LOG_UNIFORM, location / name
+    check_ends(name, ends, location)
     low, high = map(math.log, ends) if is_log else ends
     numbers = low + (high - low) * rng.generator(seed, "search", key).random(TRIES * search.draws)
     exact = np.exp(numbers) if is_log else numbers

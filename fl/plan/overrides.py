@@ -69,11 +69,11 @@ class StudyName(str):
 
 
 @dataclass(frozen=True)
-class _Location(Location):
+class PlacedLocation(Location):
     """Location in a study with overrides: a key that one sets is located in its word.
 
     Attributes:
-        words: Word and key as they are written, by the path of the key.
+        words: Word, or file, and key as they are written, by the path of the key.
     """
 
     words: Mapping[str, tuple[str, str]] = field(default_factory=dict, compare=False)
@@ -226,7 +226,7 @@ def read_draft(folder: Path, name: str, location: Location) -> Draft:
         shown = [word for word in words if not word.startswith("title=")]
         values["title"] = f"{title} ({', '.join(shown)})" if shown else title
     places = {".".join(c.steps): (_short(c.word), c.key) for c in changes}
-    draft = config.parse_draft(values, _Location(file.file, words=places))
+    draft = config.parse_draft(values, PlacedLocation(file.file, words=places))
     changed = ", ".join(f"{_short(c.word)} (file: {_old_text(c)})" for c in changes)
     notes = [f"Overrides: {changed}"] if changes else []
     return replace(draft, notes=(*notes, *_reach_notes(folder, values, changes)))
