@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import html
 
 from fl.base.errors import Location, unknown_name
 from fl.cli.commands import add_config_option, say
@@ -32,4 +33,4 @@ def _tracks(parsed: argparse.Namespace) -> None:
     for table in tables:
         say("")
         for line in page.to_markdown(table).splitlines():
-            say(line)
+            say(html.unescape(line.replace("<br>", " ")))

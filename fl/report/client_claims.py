@@ -10,25 +10,28 @@ from pathlib import Path
 import pandas as pd
 
 from fl.base.hashes import digest
-from fl.base.schema import SHARES
+from fl.base.schema import COMPLETE, SHARES
 from fl.base.units import quantity
 from fl.plan import track as track_file
 from fl.plan.track import Track
 from fl.report import claims, kept_tracks
 from fl.report.cells import MINUS, number
-from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP, TrackResults
+from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP, UNSTABLE, TrackResults
 
-VERDICTS = (claims.AHEAD, claims.BEHIND, EQUAL, claims.OPEN, NO_OP, MISSING_RUN)
+VERDICTS = (claims.AHEAD, claims.BEHIND, EQUAL, claims.OPEN, UNSTABLE, NO_OP, MISSING_RUN)
 """Verdicts in the order of legends and counts."""
 
 COST = "operations"
 """The cost at which methods are set beside a baseline that is trained longer."""
 
 REFERENCES = ("local", "pooled")
-"""Entries that are no federated method, which sentences do not recommend."""
+"""Entries that are no federated method, which no advice recommends."""
 
-MOST_NAMED = 3
+MOST_NAMED = 5
 """Number of entries that a sentence names."""
+
+FEWEST_TRACKS = 3
+"""Number of tracks below which there is no advice."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,9 @@ def of_track(
         second_results: Those with other tuning and scored clients, if there are any.
     """
     keys = ["budget", "entry", "clients"]
-    costs = results.runs.groupby(keys)[["bytes", "operations"]].mean()
+    complete = results.runs["state"] == COMPLETE  # A run that diverged has ended early.
+    costs = results.runs.groupby(keys)[[]].first()
+    costs = costs.join(results.runs[complete].groupby(keys)[["bytes", "operations"]].mean())
     # Values of the floor have no run, and a run that diverged has the values of the floor.
     scores = []
     for budget, entry, role in costs.index:
@@ -187,18 +192,24 @@ def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
     counts = pd.concat(track.verdicts["verdict"] for track in tracks).value_counts()
     total = int(counts.sum())
     by_verdict = ", ".join(f"{counts[v]} {_COUNTED[v]}" for v in VERDICTS if v in counts)
+    clients = ", ".join(f"{track.clients:,} of {track.name}" for track in tracks)
     texts = [
-        f"{quantity(total, 'comparison')} on {quantity(len(tracks), 'track')}, over "
-        f"{sum(track.clients for track in tracks):,} clients who chose nothing: {by_verdict}."
+        f"{quantity(total, 'comparison')} on {quantity(len(tracks), 'track')}, over clients who "
+        f"chose nothing ({clients}): {by_verdict}."
     ]
     for family, baseline in families_of(tracks).items():
         texts.append(_leads(tracks, family, baseline))
     lasting, leads, unpriced = _at_equal_cost(tracks)
-    if leads:
+    if all(track.at_equal_cost.empty for track in tracks):
         texts.append(
-            f"Of {quantity(leads, 'lead')}, {lasting} stay beside a baseline that is trained for "
-            "as many operations"
-            + (f", and {unpriced} cost more than the longest baseline." if unpriced else ".")
+            "No baseline is trained for more rounds yet, so that it is open which leads are a "
+            "matter of speed."
+        )
+    elif leads:
+        text = f"Beside a baseline that is trained for as many operations, {lasting} of "
+        text += f"{quantity(leads, 'lead')} remain"
+        texts.append(
+            text + (f"; {unpriced} had more than the longest baseline." if unpriced else ".")
         )
     return texts
 
@@ -208,7 +219,8 @@ _COUNTED = {
     claims.BEHIND: "behind",
     EQUAL: "equal within the margin",
     claims.OPEN: "not told apart",
-    NO_OP: "at a no-op, where the entry is another one",
+    UNSTABLE: "unstable, as a run is not better than the floor",
+    NO_OP: "of entries that are another one, as tuning switched the method off",
     MISSING_RUN: "without a verdict, as a run is missing",
 }
 
@@ -216,20 +228,25 @@ _COUNTED = {
 def _leads(tracks: Sequence[TrackClaims], family: str, baseline: str) -> str:
     """Return a sentence on the entries of a family that are ahead on most tracks."""
     counts, titles = tally(tracks, family), titles_of(tracks)
-    counts = counts.drop(index=[*REFERENCES], errors="ignore")
-    ahead = counts[counts[claims.AHEAD] > 0].sort_values(
-        [claims.AHEAD, claims.BEHIND], ascending=[False, True], kind="stable"
-    )
-    if ahead.empty:
+    leads: dict[str, list[tuple[float, str]]] = {}
+    for track in tracks:
+        rows = track.verdicts[track.verdicts["family"] == family]
+        for row in rows[rows["verdict"] == claims.AHEAD].to_dict("records"):
+            margins = row["difference"] / track.file.margin
+            text = f"{track.name} {track.shown(row['difference'])}"
+            leads.setdefault(str(row["entry"]), []).append((margins, text))
+    if not leads:
         return f"{family.capitalize()}: nothing is ahead of {baseline} on any track."
-    named = [
-        f"{titles[str(entry)]} on {row[claims.AHEAD]} of {quantity(row['tracks'], 'track')}"
-        + (f", and behind on {row[claims.BEHIND]}" if row[claims.BEHIND] else "")
-        for entry, row in ahead.head(MOST_NAMED).iterrows()
-    ]
-    unnamed = len(ahead) - len(named)
-    end = f"; and {unnamed} more on one track or more" if unnamed else ""
-    return f"{family.capitalize()}: ahead of {baseline} are {'; '.join(named)}{end}."
+    worse = counts[claims.BEHIND] + counts[UNSTABLE]
+    order = sorted(leads, key=lambda e: (-len(leads[e]), worse[e], -max(leads[e])[0]))
+    named = []
+    for entry in order[:MOST_NAMED]:
+        where = ", ".join(text for _, text in leads[entry])
+        end = f"; behind or unstable on {worse[entry]}" if worse[entry] else ""
+        named.append(f"{titles[entry]} ({where}{end})")
+    unnamed = len(order) - len(named)
+    end = f", and {quantity(unnamed, 'other')}" if unnamed else ""
+    return f"{family.capitalize()}: ahead of {baseline} are {', '.join(named)}{end}."
 
 
 def tally(tracks: Sequence[TrackClaims], family: str) -> pd.DataFrame:
@@ -265,31 +282,36 @@ def _at_equal_cost(tracks: Sequence[TrackClaims]) -> tuple[int, int, int]:
 def advice(tracks: Sequence[TrackClaims]) -> list[str]:
     """Return what to do by the verdicts, a sentence for each family; nothing that no track says.
 
-    A method is named if it is ahead on two tracks or more, at equal operations too, and behind on
-    none.
+    A method is named if it is ahead on two tracks or more, beside a baseline of equal operations
+    too, and behind or unstable on none.
     """
+    if len(tracks) < FEWEST_TRACKS:
+        return [f"{quantity(len(tracks), 'track')}: too few for advice."]
     titles, steps = titles_of(tracks), []
+    at_cost = pd.concat(track.at_equal_cost for track in tracks)
     for family, baseline in families_of(tracks).items():
-        counts = tally(tracks, family).drop(index=[*REFERENCES], errors="ignore")
-        at_cost = pd.concat(track.at_equal_cost for track in tracks)
+        counts = tally(tracks, family)
+        methods = counts.drop(index=[*REFERENCES], errors="ignore")
         is_ahead = (at_cost["family"] == family) & (at_cost["verdict"] == claims.AHEAD)
-        leads = at_cost.loc[is_ahead, "entry"].value_counts()
-        counts["leads"] = leads.reindex(counts.index, fill_value=0)
-        ahead, behind = counts[claims.AHEAD], counts[claims.BEHIND]
-        winners = counts[(ahead > 1) & (counts["leads"] > 1) & (behind == 0)]
-        winners = winners.sort_values("leads", ascending=False, kind="stable")
-        losers = counts[(behind > counts["tracks"] / 2) & (ahead == 0)]
-        idle = counts[counts[NO_OP] > counts["tracks"] / 3]
+        leads = at_cost.loc[is_ahead, "entry"].value_counts().reindex(methods.index, fill_value=0)
+        lasting = leads if len(at_cost) else methods[claims.AHEAD]
+        worse = methods[claims.BEHIND] + methods[UNSTABLE]
+        winners = methods[(methods[claims.AHEAD] > 1) & (lasting > 1) & (worse == 0)]
+        winners = winners.sort_values(claims.AHEAD, ascending=False, kind="stable")
+        losers = counts[
+            (counts[claims.BEHIND] > counts["tracks"] / 2) & (counts[claims.AHEAD] == 0)
+        ]
+        idle = methods[methods[NO_OP] > methods["tracks"] / 2]
         text = f"{family.capitalize()}: start with {baseline}; "
         text += (
             f"then try {_named(winners, titles, 'or')}"
             if len(winners)
-            else "nothing is surely better"
+            else "nothing is ahead on two tracks and behind on none"
         )
         if len(losers):
-            text += f"; mostly behind: {_named(losers, titles, 'and')}"
+            text += f"; behind on most tracks: {_named(losers, titles, 'and')}"
         if len(idle):
-            text += f"; often tuned to do nothing: {_named(idle, titles, 'and')}"
+            text += f"; tuned to do nothing on most: {_named(idle, titles, 'and')}"
         steps.append(f"{text}.")
     return steps
 

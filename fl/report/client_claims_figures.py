@@ -13,7 +13,7 @@ from fl.blocks.plotting import PAGE_WIDTH, Look, as_picture, panels_of
 from fl.report import claims
 from fl.report.cells import unit
 from fl.report.client_claims import COST, TrackClaims, families_of, sorted_entries, titles_of
-from fl.report.kept_tracks import EQUAL, NO_OP
+from fl.report.kept_tracks import EQUAL, NO_OP, UNSTABLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +35,7 @@ def _styles(look: Look) -> dict[str, dict[str, Any]]:
         claims.BEHIND: {"marker": "o", "color": look.colour(1), "mfc": look.colour(1)},
         EQUAL: {"marker": "D", "color": look.colour(2), "mfc": look.colour(2)},
         claims.OPEN: {"marker": "o", "color": grey, "mfc": "none"},
+        UNSTABLE: {"marker": "s", "color": grey, "mfc": grey},
         NO_OP: {"marker": "x", "color": grey, "mfc": "none"},
     }
 
@@ -208,7 +209,7 @@ def intervals(look: Look, track: TrackClaims) -> Figure:
 
 def _row_text(track: TrackClaims, record: dict[Any, Any]) -> str:
     """Return difference and interval of a comparison as text."""
-    if record["verdict"] not in (claims.AHEAD, claims.BEHIND, EQUAL, claims.OPEN):
+    if record["verdict"] not in (claims.AHEAD, claims.BEHIND, EQUAL, claims.OPEN, UNSTABLE):
         return f"is {track.title_of(record['no_op'])}" if record["no_op"] else "no verdict"
     middle, low, high = (track.shown(record[key]) for key in ("difference", "low", "high"))
     return f"{middle} ({low} to {high})"

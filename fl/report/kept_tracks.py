@@ -83,6 +83,7 @@ chosen.
 """
 
 NO_OP, EQUAL, MISSING_RUN = "no-op", "equal", "no verdict"
+UNSTABLE = "unstable"
 """Verdicts beside those of `fl.report.claims`."""
 
 CLOSE = 1.01
@@ -305,7 +306,9 @@ def verdicts(results: TrackResults, track: Track, budget: int = 1) -> pd.DataFra
         (clients and draws), ``p_models`` (clients alone), ``p_blocks`` (blocks of clients in place
         of clients; NaN without blocks), ``p_draws`` (draws alone) and ``p_equal``. ``better`` and
         ``worse`` are shares of clients, ``no_op`` is the entry that it equals, and costs are
-        multiples of those of ``other``.
+        multiples of those of ``other``. ``failed`` is the number of draws in which the entry is not
+        better than the floor; with one, the verdict is `UNSTABLE`, since a test over clients and
+        draws takes one lost draw for a large spread of all.
     """
     tables = [
         _family_verdicts(results, track, name, family, budget)
@@ -327,15 +330,19 @@ def _family_verdicts(
     means = complete.groupby("entry")[["bytes", "operations"]].mean().reindex(no_ops.index)
     baseline = entry_values(results, family.baseline, family.clients, budget)
     gains: dict[str, pd.DataFrame] = {}
+    failed: dict[str, int] = {}
     if baseline is not None:
         for entry in entries:
             values = entry_values(results, entry, family.clients, budget)
             if values is not None and not no_ops[entry]:
                 gains[entry] = track.sign * (values - baseline)
+                failed[entry] = _failed_draws(results, track, values, family.clients, budget)
     tested = _tested(results, gains, track.margin)
     records = []
     for entry in entries:
         test = tested.get(entry, {"verdict": NO_OP if no_ops[entry] else MISSING_RUN})
+        if failed.get(entry):
+            test = {**test, "verdict": UNSTABLE, "failed": failed[entry]}
         ratios = {
             cost: means.loc[entry, cost] / means[cost].get(family.baseline, math.nan)
             for cost in ("bytes", "operations")
@@ -343,8 +350,19 @@ def _family_verdicts(
         about = {"family": name, "entry": entry, "other": family.baseline}
         about |= {"clients": family.clients, "no_op": no_ops[entry]}
         records.append({**about, **test, **ratios})
-    columns = [*COMPARISON_COLUMNS, "no_op", "bytes", "operations"]
+    columns = [*COMPARISON_COLUMNS, "no_op", "failed", "bytes", "operations"]
     return pd.DataFrame(records).reindex(columns=columns)
+
+
+def _failed_draws(
+    results: TrackResults, track: Track, values: pd.DataFrame, role: str, budget: int
+) -> int:
+    """Return the number of draws in which values, `entry_values`, are not better than the floor."""
+    table = results.values[(results.values["clients"] == role)]
+    table = table[(table["budget"] == budget) & (table["entry"] == FLOOR)]
+    floor = table.pivot(index="client", columns="draw", values="value").astype("float64").mean()
+    gains: pd.Series = track.sign * (values.mean() - floor)
+    return int((gains <= 0).sum())
 
 
 def _tested(
@@ -376,10 +394,10 @@ def _tested(
             for key in ("difference", "low", "high", "p", "p_models", "p_equal")
         }
         verdict = claims.OPEN
-        if record["p"] <= claims.LEVEL:
-            verdict = claims.AHEAD if record["difference"] > 0 else claims.BEHIND
-        elif record["p_equal"] <= claims.LEVEL:
+        if record["p_equal"] <= claims.LEVEL:
             verdict = EQUAL
+        elif record["p"] <= claims.LEVEL:
+            verdict = claims.AHEAD if record["difference"] > 0 else claims.BEHIND
         tests[entry] = record | {
             "n": int(mean.notna().sum()),
             "p_blocks": float(p_blocks[i]),
@@ -396,7 +414,8 @@ def at_equal_cost(results: TrackResults, track: Track, cost: str) -> pd.DataFram
 
     The value that a baseline would have at the cost of an entry is between those at the two
     budgets around it, in proportion to the logarithm of costs; below the lowest cost it is that of
-    the lowest. An entry that costs more than the baseline at its largest budget is not compared.
+    the lowest. An entry that costs more than the baseline at its largest budget is not compared,
+    and none is where the baseline has one budget.
 
     Args:
         results: TrackResults results.
@@ -421,7 +440,7 @@ def at_equal_cost(results: TrackResults, track: Track, cost: str) -> pd.DataFram
             entry_runs = runs[(runs["entry"] == entry) & (runs["budget"] == 1)]
             values = entry_values(results, entry, role)
             price = float(entry_runs.loc[entry_runs["state"] == COMPLETE, cost].mean())
-            if not curve or values is None or entry_runs["no_op"].iloc[0]:
+            if len(curve) < 2 or values is None or entry_runs["no_op"].iloc[0]:
                 continue
             if price <= CLOSE * curve[-1][0]:
                 gains[entry] = track.sign * (values - _at_cost(curve, price))

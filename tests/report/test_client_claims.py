@@ -20,7 +20,7 @@ from fl.report import claims, client_claims, client_claims_page, kept_tracks
 from fl.report.cells import MINUS, NOTHING
 from fl.report.client_claims import TrackClaims
 from fl.report.client_claims_figures import costs, intervals, overview
-from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP
+from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP, UNSTABLE
 from fl.report.tables import collect
 
 NAMES = ("letters", "crashes", "schools")
@@ -204,7 +204,9 @@ def test_a_claim_that_blocks_do_not_carry_is_marked(tracks):
     assert text(track, judged(track, p_blocks=0.2)) == "behind (not over blocks)"
     assert text(track, judged(track, p_blocks=0.01)) == "behind"
     assert text(track, judged(track, p_blocks=np.nan)) == "behind"
-    assert text(track, judged(track, p_blocks=0.2, verdict=EQUAL)) == EQUAL
+    assert text(track, judged(track, p=0.2, p_blocks=0.2, verdict=EQUAL)) == EQUAL
+    assert text(track, judged(track, p=0.01, verdict=EQUAL)) == "equal (slightly behind)"
+    assert text(track, judged(track, failed=2, verdict=UNSTABLE)) == "unstable (2 draws)"
 
 
 def small(tracks: list[TrackClaims], *tables: dict[str, str]) -> list[TrackClaims]:
@@ -212,7 +214,14 @@ def small(tracks: list[TrackClaims], *tables: dict[str, str]) -> list[TrackClaim
     made = []
     for verdicts in tables:
         rows = [
-            {"family": "shared", "entry": entry, "verdict": verdict, "n": 50, "difference": gain}
+            {
+                "family": "shared",
+                "entry": entry,
+                "verdict": verdict,
+                "n": 50,
+                "difference": gain,
+                "p": 0.2,
+            }
             for gain, (entry, verdict) in zip(
                 np.linspace(0.05, -0.05, len(verdicts)), verdicts.items(), strict=True
             )
@@ -232,16 +241,16 @@ def test_sentences_count_verdicts_by_hand(tracks):
     assert counts.loc["fedexp", [claims.AHEAD, "tracks"]].tolist() == [2, 2]
     assert counts.loc["moon", [NO_OP, EQUAL]].tolist() == [1, 1]
     total, leads, at_cost = client_claims.sentences(two)
-    assert total.startswith("8 comparisons on 2 tracks, over 100 clients")
-    for words in ("4 ahead", "1 behind", "1 equal", "1 not told apart", "1 at a no-op"):
+    assert total.startswith("8 comparisons on 2 tracks, over clients who chose nothing (50 of ")
+    for words in ("4 ahead", "1 behind", "1 equal", "1 not told apart", "1 of entries"):
         assert words in total
-    assert "FedExP on 2 of 2" in leads and "Pooled" not in leads, "pooling is no method"
-    assert "4 leads, 4 stay" in at_cost
+    assert re.search(r"FedExP \(\w+ \+5\.0, \w+ \+5\.0\), Pooled.* \(\w+ \+1\.7", leads)
+    assert "4 of 4 leads remain" in at_cost
     dear = [replace(track, at_equal_cost=track.at_equal_cost[1:]) for track in two]
-    assert (
-        "2 stay" in client_claims.sentences(dear)[2]
-        and "2 cost more" in (client_claims.sentences(dear)[2])
-    )
+    assert "2 of 4 leads remain; 2 had more" in client_claims.sentences(dear)[2]
+    short = [replace(track, at_equal_cost=track.at_equal_cost[:0]) for track in two]
+    assert client_claims.sentences(short)[2].startswith("No baseline is trained for more rounds")
+    assert client_claims.advice(two) == ["2 tracks: too few for advice."]
 
 
 def test_advice_names_what_is_ahead_twice_and_behind_nowhere(tracks):
@@ -251,7 +260,7 @@ def test_advice_names_what_is_ahead_twice_and_behind_nowhere(tracks):
     three = small(tracks, first, second, third)
     [step] = client_claims.advice(three)
     assert "try FedExP" in step and "FedDyn" not in step and "FedAdam" not in step
-    assert "behind: FedFM" in step and "nothing: MOON" in step
+    assert "behind on most tracks: FedFM" in step and "nothing on most: MOON" in step
     # A lead that is only speed is no advice.
     slow = [
         replace(track, at_equal_cost=track.at_equal_cost.assign(verdict=claims.OPEN))

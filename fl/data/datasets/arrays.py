@@ -32,7 +32,7 @@ from typing import ClassVar
 import numpy as np
 
 from fl.base.errors import DataError, wrap_read_errors
-from fl.base.files import is_folder
+from fl.base.files import is_file, is_folder
 from fl.base.folders import path_of
 from fl.base.hashes import change_stamp
 from fl.data.download import Source
@@ -64,9 +64,17 @@ class Arrays:
 
     @property
     def files(self) -> list[Path]:
-        """All files that are read."""
+        """All files that are read.
+
+        Raises:
+            DataError: If they are not there.
+        """
         path = path_of(self.path)
-        return pfllib.client_files(path) if is_folder(path) else [path]
+        if is_folder(path):
+            return pfllib.client_files(path)
+        if not is_file(path):
+            raise DataError(f"{path}: does not exist", "an .npz file, or a folder of PFLlib")
+        return [path]
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
