@@ -219,7 +219,7 @@ _COUNTED = {
     claims.BEHIND: "behind",
     EQUAL: "equal within the margin",
     claims.OPEN: "not told apart",
-    UNSTABLE: "unstable, as a run is not better than the floor",
+    UNSTABLE: "unstable, as some run is not better than the floor",
     NO_OP: "of entries that are another one, as tuning switched the method off",
     MISSING_RUN: "without a verdict, as a run is missing",
 }

@@ -44,20 +44,20 @@ values = pd.read_parquet(f"{config}/published/tracks/{name}/values.parquet").que
 runs = pd.read_csv(f"{config}/published/tracks/{name}/runs.csv").query("budget == 1")
 sign = -1 if track.get("metric") == "rmse" else 1
 for family, about in track["families"].items():
-    role = about.get("clients", "participants")
-    own, rows = runs[runs["clients"] == role], values[values["clients"] == role]
+    own, rows = (t[t["clients"] == about.get("clients", "participants")] for t in (runs, values))
     table = rows.pivot(index="client", columns=["entry", "draw"], values="value").astype(float)
     for entry, draw in own.loc[own["state"] == "diverged", ["entry", "draw"]].to_numpy():
         table[entry, draw] = table["majority", draw]
     is_out = own["no_op"].notna() | ~own["state"].isin(["complete", "diverged"])
     tested = [entry for entry in about["entries"] if entry not in set(own.loc[is_out, "entry"])]
     above = sign * (table.mean() - table["majority"].mean().reindex(table.columns, level=1))
-    failed = [entry for entry in tested if (above[entry] <= 0).any()]
+    fails = [entry for entry in tested if (above[entry] <= 0).any()]
     gains = np.stack([sign * (table[entry] - table[about["baseline"]]) for entry in tested])
     test = family_test(gains, margin=track["margin"])
     for entry, gain, p, p_same in zip(tested, test.difference, test.p, test.p_equal):
         claim = "open" if p > 0.05 else "ahead" if gain > 0 else "behind"
-        print(family, entry, "unstable" if entry in failed else "equal" if p_same < 0.05 else claim)
+        claim = "equal" if p_same <= 0.05 else claim
+        print(family, entry, "unstable" if entry in fails and claim != "behind" else claim)
 """
 """What recomputes every verdict of a track from its kept files."""
 
@@ -241,8 +241,8 @@ def long_table(tracks: Sequence[TrackClaims]) -> Table:
         "difference is within the margin; this comes first. Better: share of clients with a gain. "
         "Equal operations: difference and verdict beside a baseline trained for as many. A claim "
         "is marked where blocks of clients, such as schools of an authority, do not carry it. "
-        "Unstable: in some draws the entry is not better than the floor, the most frequent class "
-        "or the mean, which clients of a run that diverged have."
+        "Unstable: not behind, but in some draws not better than the floor, the most frequent "
+        "class or the mean, which clients of a run that diverged have."
     )
     texts = ("track", "family", "verdict", "equal\noperations")
     heads = columns("Method", *TABLE_HEADS, text=texts)

@@ -307,8 +307,8 @@ def verdicts(results: TrackResults, track: Track, budget: int = 1) -> pd.DataFra
         of clients; NaN without blocks), ``p_draws`` (draws alone) and ``p_equal``. ``better`` and
         ``worse`` are shares of clients, ``no_op`` is the entry that it equals, and costs are
         multiples of those of ``other``. ``failed`` is the number of draws in which the entry is not
-        better than the floor; with one, the verdict is `UNSTABLE`, since a test over clients and
-        draws takes one lost draw for a large spread of all.
+        better than the floor; with one, the verdict is `UNSTABLE`, unless it is behind: a test over
+        clients and draws takes one lost draw for a large spread of all.
     """
     tables = [
         _family_verdicts(results, track, name, family, budget)
@@ -341,8 +341,9 @@ def _family_verdicts(
     records = []
     for entry in entries:
         test = tested.get(entry, {"verdict": NO_OP if no_ops[entry] else MISSING_RUN})
-        if failed.get(entry):
-            test = {**test, "verdict": UNSTABLE, "failed": failed[entry]}
+        test = {**test, "failed": failed.get(entry, 0)}
+        if test["failed"] and test["verdict"] != claims.BEHIND:
+            test["verdict"] = UNSTABLE
         ratios = {
             cost: means.loc[entry, cost] / means[cost].get(family.baseline, math.nan)
             for cost in ("bytes", "operations")
