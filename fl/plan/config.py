@@ -14,7 +14,7 @@ from fl.api.training import Training
 from fl.base import fields, folders, plugins, registry
 from fl.base.errors import ConfigError, ConfigProblems, Location, meant_name, unknown_name
 from fl.base.fields import Cores, Count, Index, Positive, Seed
-from fl.base.files import is_folder
+from fl.base.files import is_file, is_folder
 from fl.plan import study_files, yaml_text
 
 Values = Mapping[str, Any]
@@ -372,6 +372,9 @@ def draft_settings(folder: Path, problems: ConfigProblems) -> Settings:
     """
     path = folder / "config.yaml"
     location = Location(os.path.relpath(path))
+    if not is_file(path):
+        advice = "`fedloom init FOLDER` makes a workspace; --config names the folder of another one"
+        raise ConfigError(location, "does not exist", advice=advice)
     parsed = fields.parse_keys(Settings, read_yaml(path), location)
     problems.errors += parsed.errors
     if parsed.wrong_keys & {"studies", "plugins", "data"}:
