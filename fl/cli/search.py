@@ -58,8 +58,8 @@ def _search(parsed: argparse.Namespace) -> int:
         from fl.plan import plan
 
     files_of = {
-        part: study_files.file(folder, name).with_name(f"{name}-{part}.yaml")
-        for part in (TRIALS, CHOSEN)
+        suffix: study_files.file(folder, name).with_name(f"{name}-{suffix}.yaml")
+        for suffix in (TRIALS, CHOSEN)
     }
     for path in files_of.values():
         _check_written(path)
@@ -68,12 +68,12 @@ def _search(parsed: argparse.Namespace) -> int:
         draft = config.parse_draft(keys, place)
         return plan.make(folder, {name: draft}, settings=settings).studies[name]
 
-    def train(part: str, keys: Values) -> Result:
-        study = f"{name}-{part}"
-        _write(files_of[part], name, keys)
-        found = load(study, folder)
-        if (found.runs()["state"] != MISSING).all():
-            return found
+    def train(suffix: str, keys: Values) -> Result:
+        study = f"{name}-{suffix}"
+        _write(files_of[suffix], name, keys)
+        result = load(study, folder)
+        if (result.runs()["state"] != MISSING).all():
+            return result
         added = ["selected", *parsed.snakemake]
         words = run_command.snakemake_words([study], (), folder, added)
         if status := run_command.train(words, folder, is_shown=bool(parsed.snakemake)):
@@ -82,7 +82,7 @@ def _search(parsed: argparse.Namespace) -> int:
 
     try:
         with warnings_as_lines():
-            found = find(
+            result = find(
                 values, location, check, train, lambda line: say(f"{name}: {line}", sys.stderr)
             )
     except _Stopped as stopped:
@@ -91,8 +91,8 @@ def _search(parsed: argparse.Namespace) -> int:
     table = Path(settings.results) / FOLDER / f"{name}.csv"
     with files.disk_errors(table):
         table.parent.mkdir(parents=True, exist_ok=True)
-        files.write_bytes(table, found.trials.to_csv(index=False, lineterminator="\n").encode())
-    for line in repr(found).splitlines():
+        files.write_bytes(table, result.trials.to_csv(index=False, lineterminator="\n").encode())
+    for line in repr(result).splitlines():
         say(line)
     say(f"all trials: {table}, fedloom report {name}-trials")
     return 0

@@ -84,8 +84,9 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
     sources: dict[str, Source] = {}
     if missing:
         stored_sources = Sources(store)
-        for runs in missing_by_bundle.values():
-            sources |= stored_sources.of_runs(runs)
+        for bundle, runs in missing_by_bundle.items():
+            keeps_state = plan.bundles[bundle].execution.keep_state
+            sources |= stored_sources.of_runs(runs, keeps_state)
     for name, study in plan.studies.items():
         yield f"{name}: {study.title}"
         groups = _groups(study, every_run)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import html
 
 from fl.base.errors import Location, unknown_name
-from fl.cli.commands import add_config_option, say
-from fl.report import client_claims, client_claims_page, kept_tracks, page
+from fl.cli.commands import add_config_option, aligned, say
+from fl.report import client_claims, client_claims_page, kept_tracks
+from fl.report.cells import Table
 
 
 def add(parser: argparse.ArgumentParser, name: str) -> None:
@@ -31,6 +31,10 @@ def _tracks(parsed: argparse.Namespace) -> None:
     if not parsed.long:
         tables = client_claims_page.overview_tables(tracks)
     for table in tables:
-        say("")
-        for line in page.to_markdown(table).splitlines():
-            say(html.unescape(line.replace("<br>", " ")))
+        heads = [column.name.replace("\n", " ") for column in table.columns]
+        for line in ("", table.caption, *aligned([heads, *_cells(table)])):
+            say(line)
+
+
+def _cells(table: Table) -> list[list[str]]:
+    return [[row.head, *(cell.text for cell in row.cells)] for row in table.rows]

@@ -157,10 +157,10 @@ def compare(
         read_settings(folder)  # Its plugins may have the method.
     files = [track_file.read(source, name) for name in ([only] if only else names)]
     name = method if isinstance(method, str) else entry_name(method)
-    known = {*registry.names("method"), *(entry for file in files for entry in file.methods)}
-    if isinstance(method, str) and name not in known:
+    method_names = {*registry.names("method"), *(entry for file in files for entry in file.methods)}
+    if isinstance(method, str) and name not in method_names:
         place = Location("the method to compare")
-        raise unknown_name(place, "method", name, known, "fedloom methods")
+        raise unknown_name(place, "method", name, method_names, "fedloom methods")
     remarks = _key_remarks(name, keys)
     tracks: list[TrackClaims] = []
     for file in files:
@@ -171,8 +171,8 @@ def compare(
         if reason := _unfit(joined, name):
             remarks.append(f"{file.name}: is left out, as {name} {reason}")
             continue
-        kept = kept_tracks.read(kept_tracks.folder_of(source, file.name))
-        claims_of, track_remarks = _compared(file, joined, name, kept, folder, progress)
+        published = kept_tracks.read(kept_tracks.folder_of(source, file.name))
+        claims_of, track_remarks = _compared(file, joined, name, published, folder, progress)
         if name in file.methods and (keys or not isinstance(method, str)):
             remarks.append(f"{file.name}: it stands in place of the kept {name}")
         tracks.append(claims_of)
@@ -222,7 +222,7 @@ def _unfit(file: Track, name: str) -> str:
 
 
 def _compared(
-    file: Track, joined: Track, name: str, kept: TrackResults, folder: Path, progress: bool
+    file: Track, joined: Track, name: str, published: TrackResults, folder: Path, progress: bool
 ) -> tuple[TrackClaims, list[str]]:
     """Train an entry, and the baselines of its families again.
 
@@ -230,7 +230,7 @@ def _compared(
         file: The track.
         joined: The track with the entry.
         name: Name of the entry.
-        kept: The kept results of the track.
+        published: The kept results of the track.
         folder: Config folder of the user.
         progress: Whether to show a progress bar.
 
@@ -240,26 +240,28 @@ def _compared(
     training = TrackTraining(joined, folder, progress=progress)
     tuned = training.tune([name])
     scored = training.score(tuned, [name])
-    results = kept_tracks.with_entries(kept, scored)
+    results = kept_tracks.with_entries(published, scored)
     claims_of = client_claims.of_track(joined, results)
     title = claims_of.title_of(name)
     remarks = [
         *_tuning_remarks(joined, name, title, tuned),
         *_run_remarks(file.name, title, scored),
     ]
-    entries = {*kept.runs["entry"]}
+    entries = {*published.runs["entry"]}
     if name in entries and joined.methods[name] == file.keys(name):
-        remarks.append(_check_remark(claims_of, name, kept, scored))
-    own = [family.baseline for family in joined.families.values() if name in family.entries]
-    baselines = [entry for entry in dict.fromkeys(own) if entry in entries]
+        remarks.append(_check_remark(claims_of, name, published, scored))
+    families = [family for family in joined.families.values() if name in family.entries]
+    baselines = [b for b in dict.fromkeys(f.baseline for f in families) if b in entries]
     if baselines:
-        again = TrackTraining(file, folder, progress=progress).score(
-            kept_choice(file, kept, baselines), baselines
+        retrained = TrackTraining(file, folder, progress=progress).score(
+            kept_choice(file, published, baselines), baselines
         )
-        remarks += [_check_remark(claims_of, entry, kept, again) for entry in baselines]
-        if any(_gaps(kept, again, entry).any() for entry in baselines):
-            here = kept_tracks.verdicts(kept_tracks.with_entries(results, again), joined)
-            tables = [claims_of.verdicts[claims_of.verdicts["entry"] == name], here]
+        remarks += [_check_remark(claims_of, entry, published, retrained) for entry in baselines]
+        if any(_gaps(published, retrained, entry).any() for entry in baselines):
+            new_verdicts = kept_tracks.verdicts(
+                kept_tracks.with_entries(results, retrained), joined
+            )
+            tables = [claims_of.verdicts[claims_of.verdicts["entry"] == name], new_verdicts]
             first, second = (table.rename(columns={"entry": "method"}) for table in tables)
             changed = claims.changed_verdicts(first, second, ["family"])
             remarks.append(f"{file.name}: with the baselines trained here, {changed}")
@@ -307,7 +309,7 @@ def _run_remarks(track: str, title: str, scored: TrackResults) -> Iterable[str]:
             yield f"{track}: {count} of {quantity(len(states), 'run')} of {title} {end}"
 
 
-def _gaps(kept: TrackResults, again: TrackResults, entry: str) -> pd.Series:
+def _gaps(published: TrackResults, retrained: TrackResults, entry: str) -> pd.Series:
     """Return by how much values of an entry differ from the kept ones, by client and draw.
 
     It is infinite where only one of both has a value.
@@ -317,24 +319,24 @@ def _gaps(kept: TrackResults, again: TrackResults, entry: str) -> pd.Series:
         results.values[(results.values["budget"] == 1) & (results.values["entry"] == entry)]
         .set_index(key)["value"]
         .astype("float64")
-        for results in (kept, again)
+        for results in (published, retrained)
     )
     gaps: pd.Series = first.sub(second).abs().fillna(float("inf"))
     return gaps
 
 
 def _check_remark(
-    claims_of: TrackClaims, entry: str, kept: TrackResults, again: TrackResults
+    claims_of: TrackClaims, entry: str, published: TrackResults, retrained: TrackResults
 ) -> str:
     """Return a remark on whether an entry that was trained again has its kept values."""
-    gaps, title = _gaps(kept, again, entry), claims_of.title_of(entry)
+    gaps, title = _gaps(published, retrained, entry), claims_of.title_of(entry)
     if not gaps.any():
         return f"{claims_of.name}: {title} has its kept values, of every client in every draw"
     remark = f"{claims_of.name}: {int((gaps > 0).sum())} of {len(gaps)} values of {title} differ "
     remark += f"from the kept ones, by up to {gaps.max():.2g}"
     first, second = (
         results.runs[(results.runs["entry"] == entry) & (results.runs["budget"] == 1)]
-        for results in (kept, again)
+        for results in (published, retrained)
     )
     numbers = ["; ".join(sorted({*map(str, runs["numbers"])})) for runs in (first, second)]
     environments = [_environment(runs) for runs in (first, second)]

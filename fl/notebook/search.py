@@ -59,7 +59,7 @@ Train = Callable[[str, Values], Result]
 
 @dataclass(frozen=True, repr=False)
 class SearchResult:
-    """What a search has found, returned by `fl.search`.
+    """Results of a search, returned by `fl.search`.
 
     Attributes:
         result: Results of the study with the chosen values.
@@ -125,11 +125,11 @@ def search(
         draft, of_call = keys.study(values, settings, location)
         return plan.make(folder, {name: draft}, settings=of_call).studies[name]
 
-    def train(part: str, values: Values) -> Result:
+    def train(suffix: str, values: Values) -> Result:
         with warnings.catch_warnings():
-            if part == TRIALS:  # Their states say it.
+            if suffix == TRIALS:  # Their states say it.
                 warnings.filterwarnings("ignore", "diverged: ", FedloomWarning)
-            return run(name=f"{name}-{part}", config=config, progress=progress, **values)
+            return run(name=f"{name}-{suffix}", config=config, progress=progress, **values)
 
     methods = keys.with_entry_names(study.get("methods"))
     return find({**study, "methods": methods}, keys.CALL, check, train)
@@ -140,7 +140,7 @@ def find(
     location: Location,
     check: Check,
     train: Train,
-    tell: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> SearchResult:
     """Search the hyper-parameters of a study, and train it with those that are chosen.
 
@@ -149,33 +149,31 @@ def find(
         location: Location of the study.
         check: Plans a study.
         train: Trains a study.
-        tell: Tells how far the search is.
+        report: Function that gets a line on how far the search is.
     """
     entries = _entries(study, location)
     space, metric = _space(study, entries, location, check)
     trials = Trials(space, rising(metric))
-    own = {key: value for key, value in study.items() if key not in LEFT_OUT}
     title = str(study.get("title") or "Search")
 
     def train_trials(points: Sequence[TrainedPoint], text: str = "") -> Result:
         about = {"title": f"{title}: trials", "question": text, "max_runs": MAX_RUNS}
         methods = with_points(entries, points)
-        return train(TRIALS, {**own, **_seeds(space.search), **about, "methods": methods})
+        return train(TRIALS, {**_trial_keys(study, space.search), **about, "methods": methods})
 
     for _ in trials.run(lambda points: _values(train_trials(points), points)):
-        tell(
-            f"{len(next(iter(trials.all.values())))} of {space.search.trials} trials of each entry"
-        )
+        n_trials = len(next(iter(trials.by_entry.values())))
+        report(f"{n_trials} of {space.search.trials} trials of each entry")
     chosen = {label: trials.best(label) for label in space.entries}
     methods = {
         label: placed(entry, chosen[label].point) if label in chosen else entry
         for label, entry in entries.items()
     }
-    whole = {key: value for key, value in study.items() if key != "search"}
-    result = train(CHOSEN, {**whole, "methods": methods})
-    found = SearchResult(result, _table(trials, chosen), _importance(trials))
-    train_trials(trials.trained, f"{_about(space.search)} {'. '.join(found.lines())}.")
-    return found
+    without_search = {key: value for key, value in study.items() if key != "search"}
+    chosen_result = train(CHOSEN, {**without_search, "methods": methods})
+    result = SearchResult(chosen_result, _table(trials, chosen), _importance(trials))
+    train_trials(trials.trained, f"{_about(space.search)} {'. '.join(result.lines())}.")
+    return result
 
 
 def _entries(study: Values, location: Location) -> dict[str, Values]:
@@ -203,15 +201,16 @@ def _space(
     training |= fields.mapping(study.get("training"), location / "training")
     searched = distributions(search, entries, training, place)
     methods = with_points(entries, sample_points(searched))
-    own = {key: value for key, value in study.items() if key not in LEFT_OUT}
-    values = {**own, **_seeds(search), "methods": methods}
+    values = {**_trial_keys(study, search), "methods": methods}
     planned = check(values, placed_location(location, searched))
     max_runs = int(study.get("max_runs", config_files.Study.max_runs))
     return search_space(search, searched, planned, place, max_runs), planned.metric
 
 
-def _seeds(search: Search) -> Values:
-    return {} if search.seeds is None else {"seeds": search.seeds}
+def _trial_keys(study: Values, search: Search) -> Values:
+    """Return the keys of a study that that of its trials has, with the seeds of the search."""
+    keys_of_study = {key: value for key, value in study.items() if key not in LEFT_OUT}
+    return keys_of_study if search.seeds is None else {**keys_of_study, "seeds": search.seeds}
 
 
 def _values(result: Result, points: Sequence[TrainedPoint]) -> list[float]:
@@ -229,23 +228,23 @@ def _values(result: Result, points: Sequence[TrainedPoint]) -> list[float]:
         problem = f"the study {study.study}: {missing} runs have failed"
         raise FedloomError(problem, advice="correct what failed; the same call continues")
     table["val"] = table["val"].where(table["n_diverged"] == 0)
-    means = table.groupby(["method", "point"])["val"].agg(lambda draws: draws.mean(skipna=False))
+    mean_of = table.groupby(["method", "point"])["val"].agg(lambda draws: draws.mean(skipna=False))
     # A key with one value for all trials is in no planned point.
     planned = {run.method: [*run.point] for run in study.runs}
     by_point = {
-        (run.method, repr([*run.point.values()])): means[run.method, values_text(run.point)]
+        (run.method, repr([*run.point.values()])): mean_of[run.method, values_text(run.point)]
         for run in study.runs
     }
     values: list[float] = []
     for label, point in points:
-        own = {key_of(path): value for path, value in point.items()}
-        values.append(float(by_point[label, repr([own[key] for key in planned[label]])]))
+        by_key = {key_of(path): value for path, value in point.items()}
+        values.append(float(by_point[label, repr([by_key[key] for key in planned[label]])]))
     return values
 
 
 def _table(trials: Trials, chosen: Mapping[str, Trial]) -> pd.DataFrame:
     """Return the rows of `SearchResult.trials`."""
-    rows = [trial for of_entry in trials.all.values() for trial in of_entry]
+    rows = [trial for of_entry in trials.by_entry.values() for trial in of_entry]
     columns = {
         "entry": [trial.entry for trial in rows],
         "trial": [trial.number for trial in rows],
@@ -256,8 +255,8 @@ def _table(trials: Trials, chosen: Mapping[str, Trial]) -> pd.DataFrame:
     }
     values = [{key_of(path): value for path, value in trial.point.items()} for trial in rows]
     hyper = {
-        f"{HYPER}{key}": pd.Series([own.get(key) for own in values], dtype=object)
-        for key in dict.fromkeys(key for own in values for key in own)
+        f"{HYPER}{key}": pd.Series([point.get(key) for point in values], dtype=object)
+        for key in dict.fromkeys(key for point in values for key in point)
     }
     return pd.DataFrame(columns | hyper)
 
@@ -266,7 +265,7 @@ def _importance(trials: Trials) -> pd.DataFrame:
     """Return the rows of `SearchResult.importance`."""
     rows = [
         (label, key, share)
-        for label in trials.all
+        for label in trials.by_entry
         for key, share in trials.importance(label).items()
     ]
     return pd.DataFrame(rows, columns=["entry", "key", "importance"])

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import optuna
 
 COMPLETE, PRUNED, DIVERGED = "complete", "pruned", "diverged"
-KEPT = 3
+HALVING = 3
 """Halving keeps the best of each so many trials of a batch."""
 FEWEST = 10
 """Complete trials of an entry below which nothing is said of the importance of its keys."""
@@ -42,7 +42,7 @@ class Trial:
     Attributes:
         entry: Label of its entry.
         number: Its number among those of the entry, from 0.
-        asked: Optuna's trial.
+        handle: Optuna's trial.
         point: Values of the searched keys.
         rounds: Number of rounds for which it was trained; 0 until then.
         value: Value on validation data after these rounds; the worst if it diverged.
@@ -51,7 +51,7 @@ class Trial:
 
     entry: str
     number: int
-    asked: optuna.Trial
+    handle: optuna.Trial
     point: Point
     rounds: int = 0
     value: float = math.nan
@@ -66,13 +66,13 @@ class Trials:
         space: What is searched.
         rising: Whether larger values are better.
         trained: All points that were trained, in their order.
-        all: The trials by entry.
+        by_entry: The trials of each entry.
     """
 
     space: SearchSpace
     rising: bool
     trained: list[TrainedPoint] = field(default_factory=list)
-    all: dict[str, list[Trial]] = field(default_factory=dict)
+    by_entry: dict[str, list[Trial]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         advice = "python -m pip install optuna scikit-learn, or `make extras` in a clone"
@@ -85,7 +85,7 @@ class Trials:
             label: optuna.create_study(direction=direction, sampler=_sampler(self.space.search))
             for label in self.space.entries
         }
-        self.all = {label: [] for label in self._studies}
+        self.by_entry = {label: [] for label in self._studies}
         self._at_rung: dict[tuple[str, int], list[float]] = {}
 
     def run(self, evaluate: Callable[[Sequence[TrainedPoint]], list[float]]) -> Iterator[None]:
@@ -104,9 +104,9 @@ class Trials:
 
     def _ask(self, label: str, number: int) -> Trial:
         searched = self.space.entries[label]
-        asked = self._studies[label].ask({d.key: _of_optuna(d) for d in searched})
-        trial = Trial(label, number, asked, {d.path: _value(d, asked.params) for d in searched})
-        self.all[label].append(trial)
+        handle = self._studies[label].ask({d.key: _of_optuna(d) for d in searched})
+        trial = Trial(label, number, handle, {d.path: _value(d, handle.params) for d in searched})
+        self.by_entry[label].append(trial)
         return trial
 
     def _train(
@@ -120,35 +120,37 @@ class Trials:
         alive = [t for t in batch if t.state == COMPLETE and rung < len(rounds[t.entry])]
         for trial in alive:
             trial.rounds = rounds[trial.entry][rung]
-            part = {ROUNDS: trial.rounds} if self.space.search.pruner != "none" else {}
-            self.trained.append((trial.entry, {**trial.point, **part}))
+            rounds_of_rung = {ROUNDS: trial.rounds} if self.space.search.pruner != "none" else {}
+            self.trained.append((trial.entry, {**trial.point, **rounds_of_rung}))
         values = evaluate(self.trained)[len(self.trained) - len(alive) :] if alive else []
         for trial, value in zip(alive, values, strict=True):
             if math.isnan(value):
                 trial.state, value = DIVERGED, -math.inf if self.rising else math.inf
             trial.value = value
-            trial.asked.report(value, trial.rounds)
+            trial.handle.report(value, trial.rounds)
         for label, study in self._studies.items():
             of_entry = [trial for trial in alive if trial.entry == label]
             is_last = rung == len(rounds[label]) - 1
-            kept = of_entry if is_last else self._kept(of_entry)
+            promoted = of_entry if is_last else self._promoted(of_entry)
             for trial in of_entry:
                 if is_last or trial.state == DIVERGED:
-                    study.tell(trial.asked, trial.value)
-                elif trial not in kept:
+                    study.tell(trial.handle, trial.value)
+                elif trial not in promoted:
                     trial.state = PRUNED
-                    study.tell(trial.asked, state=_pruned())
+                    study.tell(trial.handle, state=_pruned())
 
-    def _kept(self, trials: Sequence[Trial]) -> list[Trial]:
+    def _promoted(self, trials: Sequence[Trial]) -> list[Trial]:
         """Return the trials of an entry that go on after a rung; those that diverged do not."""
         sign = -1 if self.rising else 1
         costs = [sign * trial.value for trial in trials]
         if self.space.search.pruner == "halving":
             ranked = sorted(trials, key=lambda trial: sign * trial.value)
-            return ranked[: math.ceil(len(trials) / KEPT)]
-        seen = self._at_rung.setdefault((trials[0].entry, trials[0].rounds), []) if trials else []
-        seen += costs
-        return [t for t, cost in zip(trials, costs, strict=True) if cost <= np.median(seen)]
+            return ranked[: math.ceil(len(trials) / HALVING)]
+        if not trials:
+            return []
+        earlier = self._at_rung.setdefault((trials[0].entry, trials[0].rounds), [])
+        earlier += costs
+        return [t for t, cost in zip(trials, costs, strict=True) if cost <= np.median(earlier)]
 
     def best(self, label: str) -> Trial:
         """Return the best trial of an entry that has all rounds, the first of equal ones.
@@ -156,7 +158,7 @@ class Trials:
         Raises:
             FedloomError: If each of them diverged.
         """
-        complete = [trial for trial in self.all[label] if trial.state == COMPLETE]
+        complete = [trial for trial in self.by_entry[label] if trial.state == COMPLETE]
         if not complete:
             advice = "distributions that end at smaller rates"
             raise FedloomError(f"{label}: no trial has ended without diverging", advice=advice)
@@ -170,7 +172,7 @@ class Trials:
         """
         import optuna
 
-        values = [trial.value for trial in self.all[label] if trial.state == COMPLETE]
+        values = [trial.value for trial in self.by_entry[label] if trial.state == COMPLETE]
         if len(self.space.entries[label]) < 2 or len(values) < FEWEST or len({*values}) < 2:
             return {}
         fanova = optuna.importance.FanovaImportanceEvaluator(seed=self.space.search.seed)

@@ -27,7 +27,7 @@ from fl.store.store import Store
 
 ROUNDS = "rounds"
 
-BLOCKS = "fl.blocks"
+BLOCK_PACKAGE = "fl.blocks"
 
 EVALUATED_ROUNDS = identity.ROOT / "blocks" / "gradient_dissimilarity.py"
 """A file that reads the number of rounds only to know whether a round is evaluated. What it
@@ -85,9 +85,9 @@ def _look(path: Path, changed: int) -> tuple[bool, tuple[Path, ...]]:
     nodes = list(ast.walk(ast.parse(path.read_bytes())))
     names = {name for node in nodes for name in _imports(node)}
     files = (
-        identity.ROOT / "blocks" / f"{name.removeprefix(f'{BLOCKS}.').partition('.')[0]}.py"
+        identity.ROOT / "blocks" / f"{name.removeprefix(f'{BLOCK_PACKAGE}.').partition('.')[0]}.py"
         for name in sorted(names)
-        if name.startswith(f"{BLOCKS}.")
+        if name.startswith(f"{BLOCK_PACKAGE}.")
     )
     return any(map(_reads_rounds, nodes)), tuple(file for file in files if file.is_file())
 
@@ -154,11 +154,13 @@ class Sources:
             except SPEC_ERRORS:
                 continue  # A shared store may hold runs of other versions, and damaged ones.
 
-    def of_runs(self, runs: Sequence[Run]) -> dict[str, Source]:
+    def of_runs(self, runs: Sequence[Run], keeps_state: bool) -> dict[str, Source]:
         """Return the source of each run that has one, of several that with most rounds.
 
         Args:
             runs: The runs of a bundle that are to be trained.
+            keeps_state: Whether the bundle has `keep_state`. Without it no job looks for sources,
+                as that reads the folder of the store.
         """
         by_run: dict[str, Source] = {}
         usable: dict[str, dict[str, Source]] = {}
@@ -168,7 +170,8 @@ class Sources:
             shorter = [source for source in self._by_key.get(key, ()) if source.rounds < rounds]
             if shorter:
                 best = max(shorter, key=lambda source: (not source.problem, source.rounds))
-                problem = obstacle(run.spec) or best.problem or OTHER_STACK
+                problem = obstacle(run.spec) or best.problem
+                problem = problem or (OTHER_STACK if keeps_state else NOT_SET)
                 by_run[run.run] = best._replace(problem=problem)
                 if problem == OTHER_STACK:
                     usable[run.run] = {s.run: s for s in shorter if not s.problem}
@@ -183,6 +186,8 @@ class Sources:
 
 
 NOT_KEPT = "its state was not kept, as `execution: {keep_state: true}` keeps it"
+
+NOT_SET = "`execution: {keep_state: true}` is not set any more"
 
 OTHER_STACK = "its stack has seeds that do not go on"
 
@@ -224,13 +229,13 @@ def room_lines(bundles: Iterable[Bundle], store: Store) -> Iterator[str]:
         for run in missing_runs(bundle, store)
     ]
     obstacles = {run.run: obstacle(run.spec) for run in runs}
-    kept = [run for run in runs if not obstacles[run.run]]
-    known = [run.state_bytes for run in kept if run.state_bytes]
-    if known:
-        runs_text = quantity(len(known), "run")
-        yield f"keep_state: the last states of {runs_text} will take about {size(sum(known))}"
-    if unknown := len(kept) - len(known):
-        runs_text = quantity(unknown, "run")
+    extensible = [run for run in runs if not obstacles[run.run]]
+    sizes = [run.state_bytes for run in extensible if run.state_bytes]
+    if sizes:
+        runs_text = quantity(len(sizes), "run")
+        yield f"keep_state: the last states of {runs_text} will take about {size(sum(sizes))}"
+    if n_unsized := len(extensible) - len(sizes):
+        runs_text = quantity(n_unsized, "run")
         yield f"keep_state: how much room the last states of {runs_text} take, only the data tell"
     for method, why in sorted({(run.method, obstacles[run.run]) for run in runs}):
         if why:

@@ -37,7 +37,7 @@ DISTRIBUTIONS = {
 FORMS = "{log_uniform: [1e-4, 1]}, {uniform: [0, 1]}, {integer: [1, 5]}, {choice: [a, b]}"
 EXAMPLE = "search: {trials: 20, training: {lr: {log_uniform: [0.001, 1]}}}"
 RUNGS = (9, 3, 1)
-"""Parts of the rounds of a trial after which a pruner decides."""
+"""Divisors of the rounds of a trial, after which a pruner decides."""
 INNER = 0.382
 """Place in a range of a number that is not whole, with which a range is tried."""
 
@@ -78,7 +78,7 @@ class Distribution(NamedTuple):
 
 
 class SearchSpace(NamedTuple):
-    """What is searched in a study.
+    """Searched keys of a study.
 
     Attributes:
         search: The key ``search``.
@@ -113,7 +113,7 @@ def distributions(
     """
     problems = ConfigProblems()
     common = [*_read(search.training, location / "training", problems)]
-    found: dict[str, list[Distribution]] = {}
+    by_entry: dict[str, list[Distribution]] = {}
     for label in search.methods.keys() - methods.keys():
         place = location / "methods" / label
         problems.errors.append(unknown_name(place, "entry of this study", label, methods))
@@ -124,8 +124,8 @@ def distributions(
         if key in entry
     }
     for label, entry in methods.items():
-        own = [*_read(search.methods.get(label), location / "methods" / label, problems)]
-        searched = {d.path: d for d in (*common, *own)}
+        of_entry = [*_read(search.methods.get(label), location / "methods" / label, problems)]
+        searched = {d.path: d for d in (*common, *of_entry)}
         place = location / "methods" / label
         if label in starts and searched:
             problem = f"{starts[label]} starts from it, once for each of its trials"
@@ -136,12 +136,12 @@ def distributions(
             problem = "has no searched key, but all entries get the same number of trials"
             problems.errors.append(ConfigError(place, problem, FORMS, EXAMPLE))
         elif searched:
-            found[label] = [*searched.values()]
+            by_entry[label] = [*searched.values()]
         for distribution in searched.values():
             with problems.collected():
                 _check_single(distribution, {**training, **entry}, label)
     problems.raise_all()
-    return found
+    return by_entry
 
 
 def _read(
@@ -157,8 +157,8 @@ def _read(
             if not kinds:
                 yield from _read(value, place, problems, inner)
                 continue
-            [kind, *others] = value
-            if others:
+            [kind, *surplus] = value
+            if surplus:
                 raise ConfigError(place, f"has {' and '.join(value)}", "one distribution")
             drawn = fields.value(DISTRIBUTIONS[kind], value[kind], place / kind)
             if kind != CHOICE:
@@ -277,8 +277,8 @@ def search_space(
             advice = f"one value there, or here {key}: {{choice: [...]}}"
             problems.errors.append(ConfigError(location, problem, advice=advice))
         full = max(plan.entries[label].training["rounds"])
-        parts = RUNGS if search.pruner != "none" else (1,)
-        rounds[label] = [*dict.fromkeys(math.ceil(full / part) for part in parts)]
+        divisors = RUNGS if search.pruner != "none" else (1,)
+        rounds[label] = [*dict.fromkeys(math.ceil(full / divisor) for divisor in divisors)]
         if search.pruner != "none" and ROUNDS in {distribution.path for distribution in searched}:
             problem, allowed = f"is {search.pruner}, but rounds are searched", "none"
             problems.errors.append(ConfigError(location / "pruner", problem, allowed))

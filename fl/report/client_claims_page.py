@@ -69,13 +69,8 @@ NOT_CLAIMED = (
     "stay.",
     "That what is not told apart is equal: equal is only what two one-sided tests put within the "
     "margin.",
-    "That a lead of a shared model comes of the idea in its name. FedAvg adds the mean update as "
-    "it is, and most others take a longer step on the server: `fedloom compare fedavgm beta=0 "
-    "'eta=[1.5, 2, 3]' --only letter`, FedAvg with such a step and nothing else, is 7.0 points "
-    "ahead.",
-    "That nobody had looked before: letter, fars and typefaces were tracks of twenty re-splits "
-    "until version 0.2, with 54 to 111 entries. Those of today were chosen by people who knew "
-    "these results.",
+    "That a lead comes of the idea in a method's name, or that nobody knew the data: see [what is "
+    "known beside the tests](../guide/tracks.md#what-is-known-beside-the-tests).",
     "That no claim is false: each family of each track has its own chances of a false difference "
     "and of a false equality, about 5 % each.",
     "That a method at its best is seen: points are of grids, and of the budget.",

@@ -359,10 +359,11 @@ def _failed_draws(
     results: TrackResults, track: Track, values: pd.DataFrame, role: str, budget: int
 ) -> int:
     """Return the number of draws in which values, `entry_values`, are not better than the floor."""
-    table = results.values[(results.values["clients"] == role)]
-    table = table[(table["budget"] == budget) & (table["entry"] == FLOOR)]
-    floor = table.pivot(index="client", columns="draw", values="value").astype("float64").mean()
-    gains: pd.Series = track.sign * (values.mean() - floor)
+    table = results.values
+    table = table[(table["clients"] == role) & (table["budget"] == budget)]
+    # Means of the same numbers in the same order, as a run that diverged is equal to the floor.
+    floor = table[table["entry"] == FLOOR].pivot(index="client", columns="draw", values="value")
+    gains: pd.Series = track.sign * (values.mean() - floor.astype("float64").mean())
     return int((gains <= 0).sum())
 
 

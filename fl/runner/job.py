@@ -250,7 +250,10 @@ def _continued(
     The stored ones must have the backend of a run that begins with round 1, as `choose_backend` may
     choose another one for more rounds.
     """
-    sources = Sources(store, with_state=True).of_runs([runs.members[run] for run in remaining])
+    if not runs.bundle.execution.keep_state:
+        return
+    planned = [runs.members[run] for run in remaining]
+    sources = Sources(store, with_state=True).of_runs(planned, keeps_state=True)
     going_on = {source.run: run for run, source in sources.items() if not source.problem}
     for stack in dict.fromkeys(sources[run].stack for run in going_on.values()):
         members = {going_on[source]: source for source in stack}

@@ -46,7 +46,7 @@ STYLE_BY_STATE = {
 }
 """Styles of states, in the order of the page."""
 
-BLOCKS = "▁▂▃▄▅▆▇█"
+BARS = "▁▂▃▄▅▆▇█"
 CURVE_WIDTH = 10
 """Most characters of a curve."""
 
@@ -75,7 +75,7 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True)
 class RunProgress:
-    """What a line shows of one run.
+    """Progress of a run, as its line shows it.
 
     Attributes:
         state: A state of `STYLE_BY_STATE`.
@@ -97,7 +97,6 @@ class Watch:
         results: Folder of the results.
         store: The store.
         names: Studies of the plan, and names of calls of `fl.run`; by default all of the plan.
-
     """
 
     def __init__(self, results: Path, store: Store, names: Sequence[str]) -> None:
@@ -135,18 +134,22 @@ class Watch:
         """
         self._read_plan()
         minute = int(time.monotonic() // 60)
-        asks = minute != self._minute
-        if asks:
+        is_new_minute = minute != self._minute
+        if is_new_minute:
             self._minute, self._find_reason = minute, cache(slurm.end_reason)
-        results = self._results if asks else None
+        results = self._results if is_new_minute else None
         statuses = status.run_statuses(self._bundles, self._store, results, self._find_reason)
-        if asks:
-            self._unbegun = {each.run: each for each in statuses if each.is_unbegun}
+        if is_new_minute:
+            self._unbegun = {
+                run_status.run: run_status for run_status in statuses if run_status.is_unbegun
+            }
         self._statuses = [
-            self._unbegun.get(each.run, each) if each.state == "waiting" else each
-            for each in statuses
+            self._unbegun.get(run_status.run, run_status)
+            if run_status.state == "waiting"
+            else run_status
+            for run_status in statuses
         ]
-        return all(each.state == "done" for each in self._statuses)
+        return all(run_status.state == "done" for run_status in self._statuses)
 
     def page(self, width: int, height: int) -> Group:
         """Return the page.
@@ -155,29 +158,33 @@ class Watch:
             width: Its columns.
             height: Its lines.
         """
-        counts = Counter(each.state for each in self._statuses)
+        counts = Counter(run_status.state for run_status in self._statuses)
         words = [f"{counts[state]} {state}" for state in STYLE_BY_STATE if counts[state]]
-        left = ""
+        time_left = ""
         if counts["done"] < len(self._statuses):
-            left = status.remaining_time(self._statuses, self._rates.read())
-        head = [self._title, f"{quantity(len(self._statuses), 'run')}: {', '.join(words)}", left]
+            time_left = status.remaining_time(self._statuses, self._rates.read())
+        head = [
+            self._title,
+            f"{quantity(len(self._statuses), 'run')}: {', '.join(words)}",
+            time_left,
+        ]
         failures = [*self._failure_lines(width, (height - HEAD_LINES) // 2)]
-        others = [each for each in self._statuses if each.state != "failed"]
+        unfailed = [run_status for run_status in self._statuses if run_status.state != "failed"]
         rows = height - HEAD_LINES - len(failures) - 1
         page: list[RenderableType] = [_line(text, width, "bold") for text in head if text]
         page += failures
-        if others and rows > 0:
-            page += self._table(others, width, rows)
+        if unfailed and rows > 0:
+            page += self._table(unfailed, width, rows)
         return Group(*page)
 
     def _failure_lines(self, width: int, limit: int) -> Iterator[Text]:
         """Yield the lines of failures, with one entry for all runs that ended alike."""
         groups: dict[tuple[str, str], list[RunStatus]] = {}
-        for each in self._statuses:
-            if each.state == "failed":
-                error = each.attempt.error if each.attempt else each.note
-                log = each.attempt.log if each.attempt else each.details
-                groups.setdefault((error, log), []).append(each)
+        for run_status in self._statuses:
+            if run_status.state == "failed":
+                error = run_status.attempt.error if run_status.attempt else run_status.note
+                log = run_status.attempt.log if run_status.attempt else run_status.details
+                groups.setdefault((error, log), []).append(run_status)
         entries = [self._failure(group, *key, width) for key, group in groups.items()]
         shown = 1
         while shown < len(entries) and sum(map(len, entries[: shown + 1])) < limit:
@@ -189,7 +196,7 @@ class Watch:
 
     def _failure(self, group: Sequence[RunStatus], error: str, log: str, width: int) -> list[Text]:
         """Return the lines of runs that ended alike: which, the error, the log."""
-        names = first_of([self._name([each.run]) for each in group], "run")
+        names = first_of([self._name([run_status.run]) for run_status in group], "run")
         rounds = f"after round {group[0].round} of {group[0].spec['training']['rounds']}"
         text, place = error.partition("\n")[0], f"log {log.strip(' ()')}" if log else ""
         room = width - 2
@@ -215,21 +222,25 @@ class Watch:
     ) -> Iterator[RenderableType]:
         """Yield a table of at most ``limit`` lines, and what it leaves out."""
         order = [*STYLE_BY_STATE]
-        by_name = sorted(statuses, key=lambda each: self._name([each.run]))
-        ordered = sorted(by_name, key=lambda each: order.index(each.state))
-        groups = [[each] for each in ordered]
+        by_name = sorted(statuses, key=lambda run_status: self._name([run_status.run]))
+        ordered = sorted(by_name, key=lambda run_status: order.index(run_status.state))
+        groups = [[run_status] for run_status in ordered]
         if len(groups) > limit:
-            alike: dict[tuple[str, str], list[RunStatus]] = {}
-            for each in ordered:
-                alike.setdefault((each.state, self._runs[each.run].bundle), []).append(each)
-            groups = [*alike.values()]
+            by_bundle: dict[tuple[str, str], list[RunStatus]] = {}
+            for run_status in ordered:
+                by_bundle.setdefault(
+                    (run_status.state, self._runs[run_status.run].bundle), []
+                ).append(run_status)
+            groups = [*by_bundle.values()]
         shown = groups if len(groups) <= limit else groups[: limit - 1]
         lines = [self._cells(group) for group in shown]
-        [label, *others] = {label for label, _ in lines if label} or {""}
+        [label, *further] = {label for label, _ in lines if label} or {""}
         header = label if label.startswith("training") else f"val {label}"
-        rows = [("", "run", "round", "metric" if others or not label else header, "left")]
-        for label, (state, name, round_, curve, left) in lines:
-            rows.append((state, name, round_, f"{label} {curve}" if others else curve, left))
+        rows = [("", "run", "round", "metric" if further or not label else header, "left")]
+        for label, (state, name, round_, curve, duration_left) in lines:
+            rows.append(
+                (state, name, round_, f"{label} {curve}" if further else curve, duration_left)
+            )
         widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
         widths[3:] = [max(widths[3], 7 + CURVE_WIDTH), max(widths[4], LEFT_WIDTH)]
         widths[1] = max(MIN_NAME, width - sum(widths) + widths[1] - 2 * (len(widths) - 1))
@@ -241,51 +252,55 @@ class Watch:
             texts = [Text(state, STYLE_BY_STATE[state]), _line(name, widths[1])]
             table.add_row(*texts, *map(Text, cells))
         yield table
-        rest = Counter(each.state for group in groups[len(shown) :] for each in group)
-        if rest:
-            counts = ", ".join(f"{n} {state}" for state, n in rest.items())
-            yield _line(f"and {quantity(rest.total(), 'more run')}: {counts}", width, "dim")
+        omitted = Counter(
+            run_status.state for group in groups[len(shown) :] for run_status in group
+        )
+        if omitted:
+            counts = ", ".join(f"{n} {state}" for state, n in omitted.items())
+            yield _line(f"and {quantity(omitted.total(), 'more run')}: {counts}", width, "dim")
 
     def _cells(self, group: Sequence[RunStatus]) -> tuple[str, tuple[str, str, str, str, str]]:
         """Return the label of the metric and the cells of runs of a bundle in the same state.
 
         Their curve is the mean over them, and their round that of the slowest.
         """
-        several = [self._progress(each) for each in group]
-        state = min((each.state for each in several), key=[*STYLE_BY_STATE].index)
-        round_ = min(each.round for each in several)
-        left = max((each.seconds for each in several if each.seconds is not None), default=None)
+        progresses = [self._progress(run_status) for run_status in group]
+        state = min((p.state for p in progresses), key=[*STYLE_BY_STATE].index)
+        round_ = min(p.round for p in progresses)
+        seconds = max((p.seconds for p in progresses if p.seconds is not None), default=None)
         label = curve = ""
-        if curves := [each.curve for each in several if each.curve is not None]:
+        if curves := [p.curve for p in progresses if p.curve is not None]:
             mean = pd.concat([curve.values for curve in curves], axis=1).mean(axis=1).sort_index()
             label = curves[0].label
             curve = f"{number(mean.iloc[-1], curves[0].metric):>5}  {sparkline(mean.to_numpy())}"
         return label, (
             state,
-            self._name([each.run for each in group]),
+            self._name([run_status.run for run_status in group]),
             f"{round_}/{group[0].spec['training']['rounds']}",
             curve,
-            "" if left is None else duration(left),
+            "" if seconds is None else duration(seconds),
         )
 
-    def _progress(self, each: RunStatus) -> RunProgress:
+    def _progress(self, run_status: RunStatus) -> RunProgress:
         """Return what the files say of a run."""
-        if each.state == "done":
-            if each.run not in self._finished:
-                self._finished[each.run] = self._finished_progress(each.run)
-            return self._finished[each.run]
+        if run_status.state == "done":
+            if run_status.run not in self._finished:
+                self._finished[run_status.run] = self._finished_progress(run_status.run)
+            return self._finished[run_status.run]
         # Runs of a stack have one checkpoint, in the folder of one of them.
-        members = [each.run, *self._members[self._runs[each.run].bundle]]
-        found = (saved for saved in map(self._read_saved, members) if saved is not None)
-        saved = next((saved for saved in found if (saved.rows["run"] == each.run).any()), None)
+        members = [run_status.run, *self._members[self._runs[run_status.run].bundle]]
+        checkpoints = (saved for saved in map(self._read_saved, members) if saved is not None)
+        saved = next(
+            (saved for saved in checkpoints if (saved.rows["run"] == run_status.run).any()), None
+        )
         if saved is None:
-            return RunProgress(each.state, 0)
-        rows, seconds = saved.rows[saved.rows["run"] == each.run], None
-        if each.state == "running" and saved.round:
-            remaining = each.spec["training"]["rounds"] - saved.round
+            return RunProgress(run_status.state, 0)
+        rows, seconds = saved.rows[saved.rows["run"] == run_status.run], None
+        if run_status.state == "running" and saved.round:
+            remaining = run_status.spec["training"]["rounds"] - saved.round
             past = max(0.0, time.time() - saved.time)
             seconds = max(0.0, remaining * saved.seconds / saved.round - past)
-        return RunProgress(each.state, saved.round, curve_of(rows), seconds)
+        return RunProgress(run_status.state, saved.round, curve_of(rows), seconds)
 
     def _finished_progress(self, run: str) -> RunProgress:
         try:
@@ -300,12 +315,12 @@ class Watch:
         round_ = self._store.round(run)
         if round_ is None:
             return None
-        known = self._saved.get(run)
-        if known is None or known.round < round_:
-            known = self._store.progress(run) or known
-            if known is not None:
-                self._saved[run] = known
-        return known
+        progress = self._saved.get(run)
+        if progress is None or progress.round < round_:
+            progress = self._store.progress(run) or progress
+            if progress is not None:
+                self._saved[run] = progress
+        return progress
 
 
 def pages(watch: Watch, size: Callable[[], tuple[int, int]]) -> Iterator[Group]:
@@ -365,9 +380,9 @@ def sparkline(values: Sequence[float] | np.ndarray) -> str:
     if not finite:
         return ""
     pieces = np.array_split(finite, min(CURVE_WIDTH, len(finite)))
-    means = [float(piece.mean()) for piece in pieces]
-    low, height = min(means), max(means) - min(means) or 1.0
-    return "".join(BLOCKS[round((mean - low) / height * (len(BLOCKS) - 1))] for mean in means)
+    heights = [float(piece.mean()) for piece in pieces]
+    low, height = min(heights), max(heights) - min(heights) or 1.0
+    return "".join(BARS[round((value - low) / height * (len(BARS) - 1))] for value in heights)
 
 
 def shortened(text: str, width: int) -> str:

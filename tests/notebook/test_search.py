@@ -68,12 +68,14 @@ def made(given: SearchSpace) -> Trials:
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_trials_follow_from_the_seed_and_all_entries_have_as_many(sampler: str) -> None:
     trials = made(space(sampler=sampler))
-    points = {label: [t.point for t in of_entry] for label, of_entry in trials.all.items()}
+    points = {label: [t.point for t in of_entry] for label, of_entry in trials.by_entry.items()}
     assert {label: len(of_entry) for label, of_entry in points.items()} == dict.fromkeys(points, 20)
     again = made(space(sampler=sampler))
-    assert {label: [t.point for t in of_entry] for label, of_entry in again.all.items()} == points
+    assert {
+        label: [t.point for t in of_entry] for label, of_entry in again.by_entry.items()
+    } == points
     other = made(space(sampler=sampler, seed=1))
-    assert other.all["fedavg"][0].point != points["fedavg"][0]
+    assert other.by_entry["fedavg"][0].point != points["fedavg"][0]
     for point in points["fedprox"]:
         rate, mu, epochs = point.values()
         assert rate == float(f"{rate:.3g}") and 1e-3 <= rate <= 1 and 0 <= mu <= 1
@@ -82,9 +84,9 @@ def test_trials_follow_from_the_seed_and_all_entries_have_as_many(sampler: str) 
 
 def test_tpe_comes_nearer_than_its_random_beginning_and_knows_the_key_that_counts() -> None:
     trials = made(space(trials=40))
-    distances = [abs(math.log10(t.point["lr",]) + 1) for t in trials.all["fedprox"]]
+    distances = [abs(math.log10(t.point["lr",]) + 1) for t in trials.by_entry["fedprox"]]
     assert sum(distances[-10:]) < sum(distances[:10]) / 2
-    assert trials.best("fedprox").value == max(t.value for t in trials.all["fedprox"])
+    assert trials.best("fedprox").value == max(t.value for t in trials.by_entry["fedprox"])
     shares = trials.importance("fedprox")
     assert max(shares, key=lambda key: shares[key]) == "lr" and shares["lr"] > 0.8
     assert not trials.importance("fedavg"), "a single key explains all"
@@ -92,7 +94,7 @@ def test_tpe_comes_nearer_than_its_random_beginning_and_knows_the_key_that_count
 
 def test_a_trial_that_diverges_is_the_worst_and_no_error() -> None:
     trials = made(space())
-    diverged = [t for t in trials.all["fedavg"] if t.point["lr",] > 0.5]
+    diverged = [t for t in trials.by_entry["fedavg"] if t.point["lr",] > 0.5]
     assert diverged and {t.state for t in diverged} == {DIVERGED}
     assert {t.value for t in diverged} == {-math.inf}
     assert trials.best("fedavg").state == COMPLETE
@@ -105,7 +107,7 @@ def test_halving_keeps_the_best_third_of_a_batch_at_each_rung() -> None:
     trials = made(
         space(pruner="halving", batch=9, trials=9, training={"lr": {"uniform": [0.1, 0.4]}})
     )
-    of_entry = trials.all["fedavg"]
+    of_entry = trials.by_entry["fedavg"]
     rounds = sorted(t.rounds for t in of_entry)
     assert rounds == [1] * 6 + [3] * 2 + [9]
     nearest = sorted(of_entry, key=lambda t: t.point["lr",])
@@ -118,12 +120,12 @@ def test_halving_keeps_the_best_third_of_a_batch_at_each_rung() -> None:
 def test_the_median_prunes_what_is_worse_than_half_of_all_trials_until_then() -> None:
     trials = made(space(pruner="median", batch=1, training={"lr": {"uniform": [0.1, 0.4]}}))
     seen: list[float] = []
-    for trial in trials.all["fedavg"]:
+    for trial in trials.by_entry["fedavg"]:
         seen.append(trial.point["lr",])
         # The nearer to 0.1, the better, so that the order of values is that of rates.
         is_better = 2 * sum(rate < seen[-1] for rate in seen) <= len(seen) - 1
         assert (trial.rounds > 1) == is_better
-    assert {t.state for t in trials.all["fedavg"]} == {COMPLETE, PRUNED}
+    assert {t.state for t in trials.by_entry["fedavg"]} == {COMPLETE, PRUNED}
 
 
 def searched(folder: Path) -> fl.SearchResult:

@@ -14,9 +14,8 @@ import pandas as pd
 
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import is_file
+from fl.base.schema import SPLITS
 from fl.data.readers.pickles import load_pickle
-
-SPLITS = ("train", "val", "test")
 
 
 def read_partition(path: Path) -> pd.DataFrame:
