@@ -11,7 +11,7 @@ import signal
 import project
 import pytest
 import yaml
-from clustered import Clustered
+from clustered import Clustered, RealClustered
 from project import REPOSITORY, SETTINGS, STUDY, fl
 
 pytestmark = [pytest.mark.graph, pytest.mark.cluster]
@@ -61,6 +61,7 @@ def test_the_quickstart_is_the_same_as_without_and_an_edit_meanwhile_changes_not
 
 def test_whatever_befalls_a_job_its_runs_go_on_and_the_others_too(clustered: Clustered) -> None:
     """Cancelled, requeued, out of time, out of memory, broken: all at once."""
+    clustered = RealClustered(clustered.root, clustered.cluster, clustered.started)
     slow = ("cancelled", "requeued", "late")
     methods = {name: {"method": "slow", "until": f"{name}.over"} for name in slow}
     late = {"minutes": 3, "checkpoint_every": 1000}

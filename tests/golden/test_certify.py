@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import preloaded
 import pytest
 import yaml
+from project import copy_code
 
 from golden import certify
 
@@ -50,9 +50,7 @@ class Project:
     def __init__(self, root: Path) -> None:
         self.root = root
         for name in ("fl", "tests/golden", "tests/sources", "tests/helpers"):
-            shutil.copytree(
-                REPOSITORY / name, root / name, ignore=shutil.ignore_patterns("__pycache__")
-            )
+            copy_code(REPOSITORY / name, root / name)
         (root / "CHANGELOG.md").write_text("# Changelog\n\n## 2.0\n\n- New.\n\n## 1.0\n")
         (root / "config/studies").mkdir(parents=True)
         (root / "config/config.yaml").write_text(yaml.safe_dump({"studies": ["small"]}))
@@ -65,7 +63,7 @@ class Project:
 
     def python(self, *arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, *arguments],
+            [preloaded.python(), *arguments],
             cwd=self.root,
             env=ENVIRONMENT,
             capture_output=True,

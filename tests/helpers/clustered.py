@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import preloaded
 from daemons import Job, Slurm
 from project import ENVIRONMENT, Project
 
@@ -34,7 +35,7 @@ class Clustered(Project):
         """A Snakemake that is on its way, and writes to the file ``said``."""
         with (self.root / "said").open("a") as said:
             process = subprocess.Popen(
-                [sys.executable, "-m", "snakemake", *SOON, *arguments],
+                [self.python, "-m", "snakemake", *SOON, *arguments],
                 cwd=self.root,
                 env={**ENVIRONMENT, **self.cluster.environment, **environment},
                 stdout=said,
@@ -89,7 +90,7 @@ class Clustered(Project):
         store = self.root / "undisturbed"
         spec = self.root / "results" / "plan" / "bundles" / f"{self.bundle(name)}.json"
         subprocess.run(
-            [sys.executable, "-m", "fl", "train", str(spec), "--store", str(store)],
+            [preloaded.python(), "-m", "fl", "train", str(spec), "--store", str(store)],
             cwd=self.root,
             env=ENVIRONMENT,
             check=True,
@@ -114,3 +115,9 @@ class Clustered(Project):
         assert lines, self.told(name)
         [(location, number)] = re.findall(r"resumed (after|in) round (\d+)", lines[-1])
         return int(number) - (location == "in")
+
+
+class RealClustered(Clustered):
+    """Its processes are Pythons of their own, for Slurm to signal and to measure."""
+
+    python = sys.executable

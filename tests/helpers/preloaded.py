@@ -29,7 +29,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-MODULES = ("fl", "snakemake", "dvc", "pytest")
+MODULES = ("fl", "snakemake", "dvc", "pytest", "tests.golden")
 SLOW = (
     *("torch", "torch.func", "torch.nn.functional", "numpy", "pandas", "yaml", "jinja2"),
     *("pyarrow.dataset", "pyarrow.pandas_compat", "pyarrow.parquet", "safetensors.torch"),

@@ -193,8 +193,7 @@ def create(root: Path) -> Project:
     for name in CODE:
         source = REPOSITORY / name
         if source.is_dir() and not source.is_symlink():
-            skipped = shutil.ignore_patterns("__pycache__", ".snakemake")
-            shutil.copytree(source, root / name, symlinks=True, ignore=skipped)
+            copy_code(source, root / name)
         else:
             shutil.copy(source, root / name, follow_symlinks=False)
     (root / "config" / "studies").mkdir(parents=True)
@@ -202,6 +201,12 @@ def create(root: Path) -> Project:
     project.study()
     project.settings()
     return project
+
+
+def copy_code(source: Path, target: Path) -> None:
+    """Copy a folder of code with what Python has compiled, which holds where times are kept."""
+    skipped = shutil.ignore_patterns("*.pyc.*", ".snakemake")  # Some are being written.
+    shutil.copytree(source, target, symlinks=True, ignore=skipped)
 
 
 def copy(project: Project, root: Path) -> Project:
