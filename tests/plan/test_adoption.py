@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import planning
 import pytest
 
-from fl.base import arithmetic, files, identity
+from fl.base import arithmetic, files, identity, syntax
 from fl.base.dataclass_json import as_json
 from fl.cli import main
 from fl.plan import certification, plan
@@ -31,6 +32,16 @@ def forget() -> None:
         *(identity.read_certified, certification.certified_hashes),
     ):
         cached.cache_clear()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _each_file_is_hashed_once() -> Iterator[None]:
+    """Nothing here edits Fedloom's own code, whose syntax takes a second."""
+    hash_once = functools.cache(syntax.hash_code)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (identity, certification):
+            patch.setattr(module, "hash_code", hash_once)
+        yield
 
 
 @pytest.fixture(autouse=True)
