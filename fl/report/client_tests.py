@@ -24,6 +24,10 @@ from fl.report.claims import FLIP_SEED, RANDOM_FLIPS
 
 FLIP_BLOCK = 2**12
 """Number of flips that are held in memory at once."""
+MOST_FLIPS = 2**21
+"""Number of flips after which a p-value that is still too near to the level decides as it is."""
+ERRORS = 4.0
+"""Number of standard errors that a p-value is to be away from the level."""
 CONFIDENCE = 1 - claims.LEVEL
 """Share of repetitions in which an interval is to hold the mean."""
 ROUNDING = 1e-9
@@ -56,7 +60,7 @@ def family_test(
     *,
     margin: float = math.nan,
     blocks: np.ndarray | None = None,
-    flips: int = RANDOM_FLIPS,
+    flips: int | None = None,
 ) -> FamilyTest:
     """Test all comparisons of a family, with one correction for all of them.
 
@@ -74,9 +78,9 @@ def family_test(
     step-down maxT (Westfall and Young, Resampling-Based Multiple Testing, 1993). `FamilyTest.p`
     counts these flips. `FamilyTest.p_models` has no term of draws in flips and statistic.
 
-    As the mean of a draw holds the noise of its clients too, `FamilyTest.p` is rather too large:
-    1 to 3 % of simulated families without effects had a claim at 5 %, and fewer where each draw
-    scores other clients, as it does of those who come later.
+    As the mean of a draw holds the noise of its clients too, `FamilyTest.p` is rather too large: at
+    most 4 % of simulated families without effects had a claim at 5 % (``tools/false_claims.py``),
+    and fewer where each draw scores other clients, as it does of those who come later.
 
     Two methods are equal if one-sided tests of the same kind say that the difference is above
     -margin and below it (Schuirmann, J. Pharmacokinet. Biopharm. 15, 1987); both tests of all
@@ -91,7 +95,9 @@ def family_test(
         margin: Difference within which methods are equal, in units of ``values``; NaN: none is.
         blocks: Number of each client's block, from 0 on, [clients]: clients of a block flip
             together. None: clients are independent.
-        flips: Number of flips.
+        flips: Number of flips. None: `fl.report.claims.RANDOM_FLIPS`, and more, up to `MOST_FLIPS`,
+            while a p-value that decides is within `ERRORS` standard errors of the level, so that
+            no verdict hangs on the seed.
     """
     is_there = np.isfinite(values)
     has_clients, has_draws = is_there.any(axis=(0, 2)), is_there.any(axis=(0, 1))
@@ -106,14 +112,14 @@ def family_test(
     return FamilyTest(*results)
 
 
-def _test(values: np.ndarray, margin: float, block_of: np.ndarray, flips: int) -> FamilyTest:
+def _test(values: np.ndarray, margin: float, block_of: np.ndarray, flips: int | None) -> FamilyTest:
     """Return `family_test` of comparisons that have values in all draws.
 
     Args:
         values: Differences, [comparisons, clients, draws]; each client has some, and each draw.
         margin: As in `family_test`.
         block_of: Number of each client's block, [clients].
-        flips: Number of flips.
+        flips: As in `family_test`.
     """
     count, draws = len(values), values.shape[2]
     is_scored = np.isfinite(values).any(axis=2)
@@ -140,8 +146,9 @@ def _test(values: np.ndarray, margin: float, block_of: np.ndarray, flips: int) -
     sides = np.concatenate([margin + difference, margin - difference])
     spreads = np.concatenate([_root(above, by_draw), _root(below, by_draw)])
     equal = _StepDown(sides, spreads) if has_margin else None
-    distances = []
-    for signs, multipliers in _flips(sums.shape[1], draws, flips):
+    decisive = [over_clients_and_draws, *([equal] if equal else [])]
+    distances: list[np.ndarray] = []
+    for signs, multipliers in _flips(sums.shape[1], draws, flips or MOST_FLIPS):
         by_clients, by_draws = signs @ sums.T, multipliers @ by_draw.T
         over_clients.add(np.abs(by_clients))
         over_clients_and_draws.add(np.abs(by_clients + by_draws))
@@ -149,7 +156,11 @@ def _test(values: np.ndarray, margin: float, block_of: np.ndarray, flips: int) -
             shift = margin * (signs @ shares.T)
             gaps = (by_clients + shift + by_draws, shift - by_clients - by_draws)
             equal.add(np.concatenate(gaps, axis=1))
-        distances.append(np.abs(signs @ centred.T + by_draws))
+        if len(distances) * FLIP_BLOCK < RANDOM_FLIPS:  # More are not needed for an interval.
+            distances.append(np.abs(signs @ centred.T + by_draws))
+        is_enough = flips is None and over_clients.flips > RANDOM_FLIPS
+        if is_enough and not any(step_down.is_near_level() for step_down in decisive):
+            break
     half_width = np.quantile(np.concatenate(distances), CONFIDENCE, axis=0)
     p_equal = np.full(count, math.nan)
     if equal is not None:
@@ -198,6 +209,11 @@ class _StepDown:
         largest = np.maximum.accumulate(ordered, axis=1)[:, ::-1]
         self.counts[self.order] += (largest >= self.observed[self.order] - ROUNDING).sum(axis=0)
         self.flips += len(sums)
+
+    def is_near_level(self) -> bool:
+        """Whether a corrected p-value may be on either side of the level."""
+        spread = math.sqrt(claims.LEVEL * (1 - claims.LEVEL) / self.flips)
+        return bool((np.abs(self.p_values() - claims.LEVEL) <= ERRORS * spread).any())
 
     def p_values(self) -> np.ndarray:
         """Return corrected p-values; none is below that of a rarer comparison."""

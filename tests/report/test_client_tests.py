@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from fl.report import claims
+from fl.report import claims, client_tests
 from fl.report.client_tests import draws_p_values, family_test, oracle
+from tools.false_claims import BLOCKS, simulated
 
 SMALL = np.random.default_rng(3).normal([[[0.5]], [[1.5]], [[0.0]]], 1.0, (3, 4, 6))
 """Three comparisons of four clients in six draws."""
@@ -107,40 +108,36 @@ def test_equal_is_what_both_one_sided_tests_put_within_the_margin():
     assert three.p_equal[0] >= found.p_equal[0], "corrected for three"
 
 
-def simulated(
-    seed: int, clients: int, missing: float, luck: float = 0.3, effect: float = 0.0
-) -> np.ndarray:
-    """Ten comparisons in eight draws, with heavy tails, and one baseline that all share."""
-    generator = np.random.default_rng(seed)
-    shared = generator.normal(0, 3.3, (1, clients, 1))
-    own = generator.standard_t(3, (10, clients, 1)) * 2.9
-    draws = generator.normal(0, luck / 2**0.5, (1, 1, 8)) + generator.normal(
-        0, luck / 2**0.5, (10, 1, 8)
-    )
-    values = effect + shared + own + draws + generator.normal(0, 6, (10, clients, 8))
-    values[:, generator.random((clients, 8)) < missing] = np.nan
-    return values
-
-
 @pytest.mark.parametrize(("clients", "missing"), [(20, 0.2), (100, 0.2), (100, 0.8)])
 def test_false_claims_are_rare_and_intervals_hold_the_mean(clients, missing):
     """Of 400 families without an effect at most 5 % have a claim, and equality at the margin."""
-    found = [family_test(simulated(i, clients, missing), flips=199) for i in range(400)]
+
+    def family(seed: int, effect: float = 0.0) -> np.ndarray:
+        return effect + simulated(seed, clients, comparisons=10, missing=missing)
+
+    found = [family_test(family(i), flips=199) for i in range(400)]
     assert np.mean([test.p.min() <= claims.LEVEL for test in found]) <= 0.06
     held = np.mean([(test.low <= 0) & (test.high >= 0) for test in found])
     assert 0.94 <= held <= 0.995
-    at_margin = [
-        family_test(simulated(i, clients, missing, effect=1.0), margin=1.0, flips=199)
-        for i in range(100)
-    ]
+    at_margin = [family_test(family(i, 1.0), margin=1.0, flips=199) for i in range(100)]
     assert np.mean([test.p_equal.min() <= claims.LEVEL for test in at_margin]) <= 0.06
+
+
+def test_clients_of_blocks_make_false_claims_and_blocks_do_not():
+    false: dict[str, list[bool]] = {"blocks": [], "clients": []}
+    for i in range(100):
+        values = simulated(i, len(BLOCKS), comparisons=10, missing=0.2, blocks=BLOCKS)
+        for unit, own in (("blocks", BLOCKS), ("clients", None)):
+            test = family_test(values, blocks=own, flips=199)
+            false[unit].append(test.p.min() <= claims.LEVEL)
+    assert np.mean(false["blocks"]) <= 0.06 and np.mean(false["clients"]) > 0.2
 
 
 def test_effects_are_found_with_enough_clients():
     """Four points among nine comparisons without an effect: a hundred clients show it."""
     hits = 0
     for i in range(50):
-        values = simulated(i, 100, 0.2)
+        values = simulated(i, 100, comparisons=10, missing=0.2)
         values[0] += 4.0
         hits += family_test(values, flips=199).p[0] <= claims.LEVEL
     assert hits >= 40
@@ -205,6 +202,17 @@ def test_the_test_is_the_same_in_each_call():
     first, second = family_test(SMALL), family_test(SMALL)
     assert all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True))
     assert first.p.min() >= 1 / (claims.RANDOM_FLIPS + 1)
+
+
+def test_no_verdict_hangs_on_the_seed_of_flips(monkeypatch):
+    """At p = .049 so many flips as are enough elsewhere would be on either side of the level."""
+    values = np.random.default_rng(7).normal(0.518, 1.0, (1, 20, 6))
+    found: dict[int | None, list[bool]] = {None: [], claims.RANDOM_FLIPS: []}
+    for seed in (1, 2, 3):
+        monkeypatch.setattr(client_tests, "FLIP_SEED", seed)
+        for flips, verdicts in found.items():
+            verdicts.append(bool(family_test(values, flips=flips).p[0] <= claims.LEVEL))
+    assert found[None] == [True] * 3 and len({*found[claims.RANDOM_FLIPS]}) == 2
 
 
 def test_an_oracle_by_hand():
