@@ -164,6 +164,50 @@ def share_kept(first: pd.DataFrame, second: pd.DataFrame) -> tuple[int, int]:
     return int((pairs["verdict"] == pairs["verdict_second"]).sum()), len(pairs)
 
 
+def switched_off(tracks: Sequence[TrackClaims]) -> str:
+    """Return a sentence on what is not claimed of entries that tuning switched off."""
+    text = (
+        "That a method does no harm: where tuning switches it off it is another entry, and is not "
+        "tested. Methods with such a value in their grid are never behind there, others can be"
+    )
+    losses = {
+        (track.name, track.title_of(str(row["entry"]))): row["without_no_op"] / track.file.margin
+        for track in tracks
+        for row in track.verdicts.to_dict("records")
+        if row["without_no_op"] < math.inf  # Another point was tried.
+    }
+    if losses:
+        large = [f"{title} on {name}" for (name, title), loss in losses.items() if loss < -1]
+        text += f". On the tuning clients {len(losses) - len(large)} of {len(losses)} such entries "
+        text += "are within the margin of it at their best point otherwise"
+        text += f", not {' and '.join(large)}" if large else ""
+    return f"{text}."
+
+
+def claims_of_all(tracks: Sequence[TrackClaims]) -> tuple[int, int]:
+    """Return how many claims stay if all families are corrected together, and the claims."""
+    limit, stay, count = limit_of_all(tracks), 0, 0
+    for track in tracks:
+        p = deciding_p(track.verdicts).dropna()
+        stay, count = stay + int((p <= limit).sum()), count + len(p)
+    return stay, count
+
+
+def limit_of_all(tracks: Sequence[TrackClaims]) -> float:
+    """Return the largest p of a claim that stays if all families are corrected together.
+
+    A family is tested twice, for differences and for equality; the correction is Bonferroni's.
+    """
+    return claims.LEVEL / (2 * sum(len(track.file.families) for track in tracks))
+
+
+def deciding_p(verdicts: pd.DataFrame) -> pd.Series:
+    """Return the p-value on which each verdict rests; NaN where it claims nothing."""
+    verdict = verdicts["verdict"]
+    p = verdicts["p"].where(verdict.isin([claims.AHEAD, claims.BEHIND]))
+    return p.where(verdict != EQUAL, verdicts["p_equal"])
+
+
 def families_of(tracks: Sequence[TrackClaims]) -> dict[str, str]:
     """Return the baseline's title of each family of the tracks, by the family's name."""
     return {
@@ -195,7 +239,7 @@ def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
     clients = ", ".join(f"{track.clients:,} of {track.name}" for track in tracks)
     texts = [
         f"{quantity(total, 'comparison')} on {quantity(len(tracks), 'track')}, over clients who "
-        f"chose nothing ({clients}): {by_verdict}."
+        f"chose nothing ({clients}): {by_verdict}. {_together(tracks)}"
     ]
     for family, baseline in families_of(tracks).items():
         texts.append(_leads(tracks, family, baseline))
@@ -212,6 +256,13 @@ def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
             text + (f"; {unpriced} had more than the longest baseline." if unpriced else ".")
         )
     return texts
+
+
+def _together(tracks: Sequence[TrackClaims]) -> str:
+    """Return a sentence on the claims that stay if all families are corrected together."""
+    stay, count = claims_of_all(tracks)
+    families = sum(len(track.file.families) for track in tracks)
+    return f"With one correction for all {families} families {stay} of {count} claims stay."
 
 
 _COUNTED = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,13 +14,16 @@ from fl.report.cells import NOTHING, Cell, Row, Table, columns, multiple, number
 from fl.report.client_claims import TrackClaims
 from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP, UNSTABLE
 
+CLAIMED = (claims.AHEAD, claims.BEHIND, EQUAL)
+"""Verdicts that claim something."""
+
 PICTURES = "comparison"
 """Folder of the page's pictures, beside the page."""
 
 TABLE_HEADS = (
     *("track", "family", "value", "clients", "difference", "p", "p, these\nmodels"),
-    *("p,\nre-splits", "p,\nequal", "better", "verdict"),
-    *("equal\noperations", "bytes", "operations"),
+    *("p,\nre-splits", "p,\nequal", "better / same\n/ worse", "verdict", "all\nfamilies"),
+    *("points\ntried", "equal\noperations", "bytes", "operations"),
 )
 """Columns of `long_table` after the first."""
 
@@ -39,9 +43,11 @@ import yaml
 from fl.report.client_tests import family_test
 
 config, name = sys.argv[1:]
+folder = f"{config}/published/tracks/{name}"
 track = yaml.safe_load(open(f"{config}/tracks/{name}.yaml"))
-values = pd.read_parquet(f"{config}/published/tracks/{name}/values.parquet").query("budget == 1")
-runs = pd.read_csv(f"{config}/published/tracks/{name}/runs.csv").query("budget == 1")
+values = pd.read_parquet(f"{folder}/values.parquet").query("budget == 1")
+runs = pd.read_csv(f"{folder}/runs.csv").query("budget == 1")
+block = pd.read_parquet(f"{folder}/clients.parquet").groupby("client")["block"].first()
 sign = -1 if track.get("metric") == "rmse" else 1
 for family, about in track["families"].items():
     own, rows = (t[t["clients"] == about.get("clients", "participants")] for t in (runs, values))
@@ -49,15 +55,17 @@ for family, about in track["families"].items():
     for entry, draw in own.loc[own["state"] == "diverged", ["entry", "draw"]].to_numpy():
         table[entry, draw] = table["majority", draw]
     is_out = own["no_op"].notna() | ~own["state"].isin(["complete", "diverged"])
-    tested = [entry for entry in about["entries"] if entry not in set(own.loc[is_out, "entry"])]
+    left = {*own["entry"]} - {*own.loc[is_out, "entry"]}
+    tested = [entry for entry in about["entries"] if entry in left]
     above = sign * (table.mean() - table["majority"].mean().reindex(table.columns, level=1))
-    fails = [entry for entry in tested if (above[entry] <= 0).any()]
     gains = np.stack([sign * (table[entry] - table[about["baseline"]]) for entry in tested])
-    test = family_test(gains, margin=track["margin"])
+    blocks = block[table.index].to_numpy() if (block >= 0).all() else None
+    test = family_test(gains, margin=track["margin"], blocks=blocks)
     for entry, gain, p, p_same in zip(tested, test.difference, test.p, test.p_equal):
         claim = "open" if p > 0.05 else "ahead" if gain > 0 else "behind"
         claim = "equal" if p_same <= 0.05 else claim
-        print(family, entry, "unstable" if entry in fails and claim != "behind" else claim)
+        fails = claim != "behind" and (above[entry] <= 0).any()
+        print(family, entry, "unstable" if fails else claim)
 """
 """What recomputes every verdict of a track from its kept files."""
 
@@ -127,7 +135,7 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
         "ones, and tests it in the family of its kind beside the kept values of all entries. The "
         "family's baseline is trained again, to check that it has its kept values.",
         "## What is not claimed",
-        "\n".join(f"- {text}" for text in NOT_CLAIMED),
+        "\n".join(f"- {text}" for text in (*NOT_CLAIMED, client_claims.switched_off(tracks))),
         "## All verdicts from the kept values",
         "A value for every entry, draw and client is kept in `config/published/tracks`, with all "
         f"points that were tried. `python verdicts.py config {tracks[0].name}` prints the verdicts "
@@ -220,26 +228,32 @@ def long_table(tracks: Sequence[TrackClaims]) -> Table:
     Args:
         tracks: The tracks.
     """
-    rows = [
-        Row(track.title_of(str(record["entry"])), tuple(map(Cell, _cells(track, record))))
-        for track in tracks
-        for record in track.verdicts.to_dict("records")
-    ]
+    limit = client_claims.limit_of_all(tracks)
+    rows = []
+    for track in tracks:
+        table = track.verdicts.assign(stays=client_claims.deciding_p(track.verdicts) <= limit)
+        for record in table.to_dict("records"):
+            cells = tuple(map(Cell, _cells(track, record)))
+            rows.append(Row(track.title_of(str(record["entry"])), cells))
     caption = (
         "Every comparison: value on scored clients, and difference from the family's baseline with "
         "its 95 % interval, where more is better; costs as multiples of the baseline's."
     )
     note = (
-        "Value: mean over clients, in % or units of the error. p: other clients like these, models "
-        "trained again; corrected for the family. These models: other clients like these, the same "
-        "trained models. Re-splits: these clients, other splits and trainings. Equal: that the "
-        "difference is within the margin; this comes first. Better: share of clients with a gain. "
-        "Equal operations: difference and verdict beside a baseline trained for as many. A claim "
-        "is marked where blocks of clients, such as schools of an authority, do not carry it. "
-        "Unstable: not behind, but in some draws not better than the floor, the most frequent "
-        "class or the mean, which clients of a run that diverged have."
+        "Value: mean over clients, in % or units of the error. Clients: in brackets the number of "
+        "their blocks, such as authorities of schools, which take the place of clients in tests. "
+        "Difference: of an entry that is another one, as tuning switched it off, what its best "
+        "point otherwise had more on tuning clients. p: other clients like these, models trained "
+        "again; corrected for the family. These models: other clients like these, the same trained "
+        "models. Re-splits: these clients, other splits and trainings. Equal: that the difference "
+        "is within the margin; this comes first. Better / same / worse: shares of clients. All "
+        "families: whether the claim stays with one correction for all families of this table's "
+        "tracks. Points tried: in the entry's tuning, and in brackets in that of its baseline; "
+        "each was trained in all tuning draws. Equal operations: difference and verdict beside a "
+        "baseline trained for as many. Unstable: not behind, but in some draws not better than the "
+        "floor, the most frequent class or the mean, which clients of a run that diverged have."
     )
-    texts = ("track", "family", "verdict", "equal\noperations")
+    texts = ("track", "family", "verdict", "all\nfamilies", "equal\noperations")
     heads = columns("Method", *TABLE_HEADS, text=texts)
     return Table("clients", caption, heads, tuple(rows), note=note)
 
@@ -248,17 +262,25 @@ def _cells(track: TrackClaims, record: Mapping[Any, Any]) -> list[str]:
     """Return the texts of a comparison after the name of its entry."""
     value = track.value_of(record["entry"], record["clients"])
     start = [track.name, str(record["family"]), number(value, track.file.metric)]
+    points = f"{int(record['points'])} ({int(record['points_of_other'])})"
     costs = [multiple(record["bytes"]), multiple(record["operations"])]
     if record["verdict"] in (NO_OP, MISSING_RUN):
-        return [*start, *[NOTHING] * 7, verdict_text(track, record), NOTHING, *costs]
+        loss = record["without_no_op"]
+        difference = NOTHING if math.isnan(loss) else f"({track.shown(loss)} if on, tuning)"
+        words = [difference, *[NOTHING] * 5, verdict_text(track, record), NOTHING]
+        return [*start, NOTHING, *words, points, NOTHING, *costs]
     shown = [track.shown(record[key]) for key in ("difference", "low", "high")]
+    blocks = "" if math.isnan(record["blocks"]) else f" ({int(record['blocks'])})"
+    shares = (record["better"], 1 - record["better"] - record["worse"], record["worse"])
     return [
         *start,
-        str(int(record["n"])),
+        f"{int(record['n'])}{blocks}",
         "{} ({} to {})".format(*shown),
         *(probability(record[key]) for key in ("p", "p_models", "p_draws", "p_equal")),
-        f"{100 * record['better']:.0f} %",
+        f"{' / '.join(f'{abs(100 * share):.0f}' for share in shares)} %",
         verdict_text(track, record),
+        ("stays" if record["stays"] else "no") if record["verdict"] in CLAIMED else NOTHING,
+        points,
         _at_equal_cost(track, record),
         *costs,
     ]
@@ -277,9 +299,6 @@ def verdict_text(track: TrackClaims, record: Mapping[Any, Any]) -> str:
         return f"{UNSTABLE} ({quantity(int(record['failed']), 'draw')})"
     if record["verdict"] == EQUAL and record["p"] <= claims.LEVEL:
         return f"{EQUAL} (slightly {'ahead' if record['difference'] > 0 else 'behind'})"
-    is_claim = record["verdict"] in (claims.AHEAD, claims.BEHIND)
-    if is_claim and record["p_blocks"] > claims.LEVEL:
-        return f"{record['verdict']} (not over blocks)"
     return str(record["verdict"])
 
 

@@ -91,10 +91,13 @@ CLOSE = 1.01
 numbers beside the weights.
 """
 
+SAME = 1e-6
+"""Mean difference of a client up to which two methods do equally well, as kept values are rounded.
+"""
 
 COMPARISON_COLUMNS = [
-    *("family", "entry", "other", "clients", "n", "difference", "low", "high", "p"),
-    *("p_models", "p_blocks", "p_draws", "p_equal", "better", "worse", "verdict"),
+    *("family", "entry", "other", "clients", "n", "blocks", "difference", "low", "high"),
+    *("p", "p_models", "p_draws", "p_equal", "better", "worse", "verdict"),
 ]
 """Columns of the comparisons of entries, see `verdicts`."""
 
@@ -267,7 +270,9 @@ def with_entries(results: TrackResults, others: TrackResults) -> TrackResults:
         return pd.concat([first[stay], second[come]], ignore_index=True)
 
     values, runs = joined(results.values, others.values), joined(results.runs, others.runs)
-    return replace(results, values=values, runs=runs)
+    is_old = results.tried["entry"].isin(others.tried["entry"])
+    tried = pd.concat([results.tried[~is_old], others.tried], ignore_index=True)
+    return replace(results, values=values, runs=runs, tried=tried)
 
 
 def entry_values(
@@ -300,15 +305,18 @@ def verdicts(results: TrackResults, track: Track, budget: int = 1) -> pd.DataFra
     """Return a row for each comparison of the families of a track.
 
     Returns:
-        `COMPARISON_COLUMNS`, ``no_op``, ``bytes`` and ``operations``. ``n`` is the number of
-        clients; ``difference`` the mean over clients of the gain of ``entry`` on ``other`` (less of
-        an error is a gain), with its bounds ``low`` and ``high``. Corrected p-values are ``p``
-        (clients and draws), ``p_models`` (clients alone), ``p_blocks`` (blocks of clients in place
-        of clients; NaN without blocks), ``p_draws`` (draws alone) and ``p_equal``. ``better`` and
-        ``worse`` are shares of clients, ``no_op`` is the entry that it equals, and costs are
-        multiples of those of ``other``. ``failed`` is the number of draws in which the entry is not
-        better than the floor; with one, the verdict is `UNSTABLE`, unless it is behind: a test over
-        clients and draws takes one lost draw for a large spread of all.
+        `COMPARISON_COLUMNS` and those named last. ``n`` is the number of clients, and ``blocks``
+        that of their blocks; NaN without blocks. ``difference`` is the mean over clients of the
+        gain of ``entry`` on ``other`` (less of an error is a gain), with its bounds ``low`` and
+        ``high``. Corrected p-values are ``p`` (clients and draws), ``p_models``
+        (clients alone), ``p_draws`` (draws alone) and ``p_equal``; all but ``p_draws`` take blocks,
+        where there are some, in place of clients. ``better`` and ``worse`` are shares of clients,
+        ``no_op`` is the entry that it equals, and costs are multiples of those of ``other``.
+        ``points`` and ``points_of_other`` are the numbers of points that were tried for both, and
+        ``without_no_op`` what tuning without the no-op would have changed (`loss_without_no_op`).
+        ``failed`` is the number of draws in which the entry is not better than the floor; with one,
+        the verdict is `UNSTABLE`, unless it is behind: a test over clients and draws takes one lost
+        draw for a large spread of all.
     """
     tables = [
         _family_verdicts(results, track, name, family, budget)
@@ -338,6 +346,7 @@ def _family_verdicts(
                 gains[entry] = track.sign * (values - baseline)
                 failed[entry] = _failed_draws(results, track, values, family.clients, budget)
     tested = _tested(results, gains, track.margin)
+    points = _points_tried(results, budget)
     records = []
     for entry in entries:
         test = tested.get(entry, {"verdict": NO_OP if no_ops[entry] else MISSING_RUN})
@@ -348,11 +357,53 @@ def _family_verdicts(
             cost: means.loc[entry, cost] / means[cost].get(family.baseline, math.nan)
             for cost in ("bytes", "operations")
         }
-        about = {"family": name, "entry": entry, "other": family.baseline}
+        about: dict[str, Any] = {"family": name, "entry": entry, "other": family.baseline}
         about |= {"clients": family.clients, "no_op": no_ops[entry]}
+        about |= {"points": points.get(entry, 0), "points_of_other": points.get(family.baseline, 0)}
+        if no_ops[entry]:
+            loss = loss_without_no_op(results, track, entry, family.clients, budget)
+            about["without_no_op"] = loss
         records.append({**about, **test, **ratios})
-    columns = [*COMPARISON_COLUMNS, "no_op", "failed", "bytes", "operations"]
-    return pd.DataFrame(records).reindex(columns=columns)
+    columns = [*COMPARISON_COLUMNS, "no_op", "without_no_op", "failed", "points", "points_of_other"]
+    return pd.DataFrame(records).reindex(columns=[*columns, "bytes", "operations"])
+
+
+def _points_tried(results: TrackResults, budget: int) -> dict[str, int]:
+    """Return the number of points that were tried for each entry at a budget."""
+    tried = results.tried[results.tried["budget"] == budget]
+    counts = tried.groupby(["entry", "draw"]).size().groupby("entry").max()
+    return {str(entry): int(count) for entry, count in counts.items()}
+
+
+def loss_without_no_op(
+    results: TrackResults, track: Track, entry: str, role: str, budget: int = 1
+) -> float:
+    """Return what the best point of an entry other than its no-op has more than the no-op.
+
+    It is of the tuning clients who chose: 0 or less where the no-op was chosen, and no estimate for
+    others. NaN if no other point was tried, as where only the start of an entry is at its no-op.
+
+    Args:
+        results: The results of the track.
+        track: The track.
+        entry: Name of the entry.
+        role: The clients, participants or newcomers.
+        budget: The budget.
+    """
+    tried = results.tried
+    tried = tried[(tried["entry"] == entry) & (tried["budget"] == budget)]
+    no_op = track.no_op(entry)
+    if not no_op:
+        return math.nan
+    is_off = np.all([tried[f"{HYPER}{key}"] == value for key, value in no_op.items()], axis=0)
+    point = [column for column in tried if str(column).startswith(HYPER)]
+
+    def best(rows: pd.DataFrame) -> float:
+        of_points = rows.groupby([*point, "start"], dropna=False)[role]
+        means = track.sign * of_points.agg(lambda values: values.mean(skipna=False))
+        return float(means.max())
+
+    return best(tried[~is_off]) - best(tried[is_off])
 
 
 def _failed_draws(
@@ -382,12 +433,11 @@ def _tested(
     first = next(iter(gains.values()))
     stacked = [gain.reindex(index=first.index, columns=first.columns) for gain in gains.values()]
     values = np.stack([gain.to_numpy() for gain in stacked])
-    test = client_tests.family_test(values, margin=margin)
+    block = results.clients.groupby("client")["block"].first()[first.index]
+    has_blocks = bool((block >= 0).all())  # Clients of a block are not independent.
+    blocks = block.to_numpy() if has_blocks else None
+    test = client_tests.family_test(values, margin=margin, blocks=blocks)
     p_draws = client_tests.draws_p_values(values)
-    block = results.clients.groupby("client")["block"].first()[first.index].to_numpy()
-    p_blocks = np.full(len(gains), math.nan)
-    if (block >= 0).all():
-        p_blocks = client_tests.family_test(values, margin=margin, blocks=block).p
     tests = {}
     for i, (entry, gain) in enumerate(gains.items()):
         mean = gain.mean(axis=1)
@@ -402,10 +452,10 @@ def _tested(
             verdict = claims.AHEAD if record["difference"] > 0 else claims.BEHIND
         tests[entry] = record | {
             "n": int(mean.notna().sum()),
-            "p_blocks": float(p_blocks[i]),
+            "blocks": block[mean.notna()].nunique() if has_blocks else math.nan,
             "p_draws": float(p_draws[i]),
-            "better": float((mean > 0).mean()),
-            "worse": float((mean < 0).mean()),
+            "better": float((mean > SAME).mean()),
+            "worse": float((mean < -SAME).mean()),
             "verdict": verdict,
         }
     return tests

@@ -229,10 +229,12 @@ def kept_tables(name: str, pool: Pool, generator: np.random.Generator) -> dict[s
                 runs += _runs(budget, entry, role, about, is_noop, lost, pool)
     tried = pd.DataFrame(
         [
-            {"budget": 1, "entry": entry, "hp.lr": lr, "start": "", "draw": draw}
-            | {"participants": 0.6, "newcomers": 0.5, "state": "complete"}
-            | {"chosen": "participants newcomers" if lr == 0.2 else ""}
+            {"budget": budget, "entry": entry, "hp.lr": lr, **point, "start": "", "draw": draw}
+            | {"participants": 0.6 - 0.01 * i, "newcomers": 0.5, "state": "complete"}
+            | {"chosen": "participants newcomers" if lr == 0.2 and not i else ""}
+            for budget in BUDGETS
             for entry in {**SHARED, **PERSONAL, **NEWCOMERS}
+            for i, point in enumerate(_points(entry))
             for lr in (0.1, 0.2)
             for draw in (100, 101)
         ]
@@ -247,6 +249,12 @@ def kept_tables(name: str, pool: Pool, generator: np.random.Generator) -> dict[s
         "runs.csv": pd.DataFrame(runs),
         "tried.csv": tried,
     }
+
+
+def _points(entry: str) -> list[dict[str, Any]]:
+    """Return the points of an entry beside its rates; the first is the no-op."""
+    keys = KEYS.get(entry, {})
+    return [{f"hp.{key}": value} for key, values in keys.items() for value in values] or [{}]
 
 
 def _rows(
