@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from fl.blocks.plotting import PAGE_WIDTH, Look, as_picture, panels_of
 from fl.report import claims
-from fl.report.cells import unit
+from fl.report.cells import number, unit
 from fl.report.client_claims import COST, TrackClaims, families_of, sorted_entries, titles_of
 from fl.report.kept_tracks import EQUAL, NO_OP, UNSTABLE
 
@@ -40,20 +39,37 @@ def _styles(look: Look) -> dict[str, dict[str, Any]]:
     }
 
 
-def _limit(track: TrackClaims, rows: pd.DataFrame) -> float:
-    """Return half the width of an axis that shows most differences with their intervals."""
-    differences = rows["difference"].abs().dropna()
-    if differences.empty:
-        return 3 * track.unit * track.file.margin
+def _limits(track: TrackClaims) -> tuple[float, float]:
+    """Return the ends of an axis on which three quarters of the differences are seen well.
+
+    What is far beyond most would leave no room for the margin; it gets an arrow. Each side is as
+    long as it is needed.
+    """
+    rows = track.verdicts[track.verdicts["verdict"] != UNSTABLE].dropna(subset=["difference"])
+    least = 2 * track.file.margin
+    if rows.empty:
+        return -track.unit * least, track.unit * least
     spread = (rows["high"] - rows["low"]).median() / 2
-    reach = 1.25 * (differences.quantile(0.85) + spread)
-    return track.unit * max(float(reach), 2 * track.file.margin)
+    most = max(least, 1.3 * float(rows["difference"].abs().quantile(0.75) + spread))
+    low, high = float(np.min(rows["low"])), float(np.max(rows["high"]))
+    ends = max(min(-least, 1.08 * low), -most), min(max(least, 1.08 * high), most)
+    return track.unit * ends[0], track.unit * ends[1]
+
+
+def _beyond(difference: float, limits: tuple[float, float]) -> int:
+    """Return on which side of an axis a difference is beyond its end; 0 if it is on it."""
+    return int(difference > 0.97 * limits[1]) - int(difference < 0.97 * limits[0])
 
 
 def _draw_row(
-    look: Look, axes: Axes, height: float, row: dict[Any, Any], track: TrackClaims, limit: float
+    look: Look,
+    axes: Axes,
+    height: float,
+    row: dict[Any, Any],
+    track: TrackClaims,
+    limits: tuple[float, float],
 ) -> None:
-    """Draw point and interval of a comparison; where the point is beyond the limit, an arrow."""
+    """Draw point and interval of a comparison; where the point is beyond an end, an arrow."""
     style = _styles(look).get(row["verdict"])
     if style is None:
         return
@@ -61,11 +77,12 @@ def _draw_row(
         axes.plot(0, height, ls="", ms=3.6, mew=0.9, zorder=3, **style)
         return
     middle, low, high = (track.unit * row[key] for key in ("difference", "low", "high"))
-    if abs(middle) > 0.95 * limit:
-        side = np.sign(middle)
-        axes.plot(side * 0.95 * limit, height, ">" if side > 0 else "<", ms=4, color=style["color"])
+    if side := _beyond(middle, limits):
+        end = limits[side > 0] - 0.02 * side * (limits[1] - limits[0])
+        axes.plot(end, height, ">" if side > 0 else "<", ms=4, color=style["color"])
         return
-    axes.plot([max(low, -limit), min(high, limit)], [height] * 2, color=style["color"], lw=1.1)
+    low, high = max(low, limits[0]), min(high, limits[1])
+    axes.plot([low, high], [height] * 2, color=style["color"], lw=1.1)
     size = 3.4 if style["marker"] == "D" else 3.8
     axes.plot(middle, height, ls="", ms=size, mew=0.9, zorder=3, **style)
 
@@ -118,22 +135,22 @@ def overview(look: Look, tracks: Sequence[TrackClaims]) -> Figure:
     titles = titles_of(tracks)
     figure, panels = panels_of(len(tracks), 1.0 + ROW * row)
     for i, (axes, track) in enumerate(zip(panels, tracks, strict=True)):
-        limit = _limit(track, track.verdicts)
+        limits = _limits(track)
         _band(look, axes, track)
         for record in track.verdicts.to_dict("records"):
             height = heights[record["family"], record["entry"]]
-            _draw_row(look, axes, height, record, track, limit)
-            if abs(track.unit * record["difference"]) > 0.95 * limit:
-                side = np.sign(record["difference"])
+            _draw_row(look, axes, height, record, track, limits)
+            if side := _beyond(track.unit * record["difference"], limits):
+                end = limits[side > 0] - 0.07 * side * (limits[1] - limits[0])
                 axes.text(
-                    *(side * 0.84 * limit, height, track.shown(record["difference"])),
+                    *(end, height, track.shown(record["difference"])),
                     ha="right" if side > 0 else "left",
                     va="center",
                     fontsize=SMALL - 1,
                     color=look.ink,
                 )
-        axes.set(xlim=(-limit, limit), ylim=(row - 0.4, -0.6), xlabel=track.unit_text)
-        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], symmetric=True))
+        axes.set(xlim=limits, ylim=(row - 0.4, -0.6), xlabel=track.unit_text)
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
         axes.tick_params(axis="x", labelsize=SMALL)
         axes.xaxis.label.set_fontsize(SMALL + 0.5)
         axes.set_title(f"{track.name}\n{track.clients} clients", fontsize=SMALL + 1)
@@ -168,16 +185,16 @@ def intervals(look: Look, track: TrackClaims) -> Figure:
     counts = [len(rows) for rows in tables.values()]
     figure = NewFigure(figsize=(PAGE_WIDTH, 1.0 + 0.35 * len(counts) + ROW * sum(counts)))
     grid = figure.add_gridspec(len(counts), 1, height_ratios=[n + 1 for n in counts])
-    limit = _limit(track, track.verdicts)
+    limits = _limits(track)
     equal = track.at_equal_cost
     for i, (name, rows) in enumerate(tables.items()):
         axes = figure.add_subplot(grid[i])
         _band(look, axes, track)
         at_cost = equal[equal["family"] == name].set_index("entry")["difference"]
         for height, record in enumerate(rows.to_dict("records")):
-            _draw_row(look, axes, height, record, track, limit)
+            _draw_row(look, axes, height, record, track, limits)
             at_cost_of_entry = track.unit * at_cost.get(record["entry"], np.nan)
-            if abs(at_cost_of_entry) <= limit:
+            if limits[0] <= at_cost_of_entry <= limits[1]:
                 axes.plot(at_cost_of_entry, height, "|", ms=6, mew=1.2, color=look.ink, zorder=2.5)
             axes.annotate(
                 _row_text(track, record),
@@ -194,7 +211,7 @@ def intervals(look: Look, track: TrackClaims) -> Figure:
             loc="left",
             fontsize=SMALL + 1.5,
         )
-        axes.set(xlim=(-limit, limit), ylim=(len(rows) - 0.4, -0.6))
+        axes.set(xlim=limits, ylim=(len(rows) - 0.4, -0.6))
         axes.set_yticks(range(len(rows)), [track.title_of(entry) for entry in rows["entry"]])
         axes.tick_params(axis="y", length=0, labelsize=SMALL)
         axes.tick_params(axis="x", labelsize=SMALL)
@@ -219,7 +236,9 @@ def _row_text(track: TrackClaims, record: dict[Any, Any]) -> str:
 def costs(look: Look, track: TrackClaims, role: str) -> Figure:
     """Draw values against operations, with curves over budgets of the best and of the baselines.
 
-    A method whose point is above a baseline's curve has more than a longer training of that track.
+    A method whose point is above a baseline's curve has more than a longer training of that. The
+    worst values are named below, so that the others have room; entries at their no-op are left out,
+    as they are another one.
 
     Args:
         look: Colours.
@@ -229,7 +248,9 @@ def costs(look: Look, track: TrackClaims, role: str) -> Figure:
     from matplotlib.figure import Figure as NewFigure
     from matplotlib.ticker import NullFormatter
 
-    means = track.means[track.means["clients"] == role]
+    rows_off = track.verdicts[track.verdicts["verdict"] == NO_OP]
+    off = rows_off.loc[rows_off["clients"] == role, "entry"]
+    means = track.means[(track.means["clients"] == role) & ~track.means["entry"].isin(off)]
     baselines = list(
         dict.fromkeys(f.baseline for f in track.file.families.values() if f.clients == role)
     )
@@ -240,7 +261,16 @@ def costs(look: Look, track: TrackClaims, role: str) -> Figure:
     order = first["value"].sort_values(ascending=track.file.sign < 0, kind="stable").index
     long = means.groupby("entry")["budget"].nunique()
     curved = [e for e in order if long[e] > 1 and e not in baselines][:NAMED]
+    sign = track.file.sign
+    gains = sign * first["value"]
+    # Four fifths are seen, and baselines.
+    worst = min(gains[gains >= gains.quantile(0.2)].min(), gains[baselines].min())
+    bottom = track.unit * sign * worst
+    best = track.unit * sign * (sign * means["value"]).max()
+    room = 0.06 * (best - bottom)
+    lowest = sign * (bottom - room)
     ends: list[tuple[float, float, str, str]] = []
+    dots: list[tuple[float, float, str]] = []
     for entry in [*order]:
         rows = means[means["entry"] == entry].sort_values("budget")
         if entry not in (*curved, *baselines):
@@ -260,22 +290,78 @@ def costs(look: Look, track: TrackClaims, role: str) -> Figure:
         )
         if is_base or entry in curved:
             ends.append((float(prices.iloc[-1]), float(values.iloc[-1]), entry, colour))
+        else:
+            dots.append((float(prices.iloc[0]), float(values.iloc[0]), entry))
     axes.set_xscale("log", base=2)
-    highest = (means.loc[means["value"].notna(), COST] / reference).max()
-    multiples = [2**i for i in range(max(1, math.ceil(math.log2(highest))) + 1)]
-    axes.set_xticks(multiples, [f"{m}" for m in multiples])
+    shown = means.loc[sign * track.unit * means["value"] >= lowest, COST] / reference
+    powers = (math.floor(math.log2(shown.min())), max(1, math.ceil(math.log2(shown.max()))))
+    multiples = [2.0**i for i in range(powers[0], powers[1] + 1)]
+    axes.set_xticks(multiples, [f"{m:g}" for m in multiples])
+    axes.set_xlim(0.93 * shown.min(), 1.07 * max(multiples[-1] / 1.4, shown.max()))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set(
         xlabel=f"operations, as a multiple of those of {track.title_of(baselines[0])}",
         ylabel=unit(track.file.metric),
     )
-    bottom = track.unit * first["value"].quantile(0.12 if track.file.sign > 0 else 0.88)
-    best = track.unit * (means["value"].max() if track.file.sign > 0 else means["value"].min())
-    room = 0.06 * (best - bottom)
     axes.set_ylim(bottom - room, best + room)
     axes.grid(axis="y")
     _name_ends(axes, ends, track, baselines, [bottom - room, best + room])
+    named = [dot for dot in dots if sign * dot[1] >= lowest]
+    _name_dots(look, axes, named, ends, track)
+    if below := [dot for dot in dots if dot not in named and not math.isnan(dot[1])]:
+        values_of = {e: number(v / track.unit, track.file.metric) for _, v, e in below}
+        texts = [f"{track.title_of(entry)} {value}" for entry, value in values_of.items()]
+        text = f"worse, below the axis: {', '.join(texts)}"
+        axes.annotate(text, (1, -0.17), xycoords="axes fraction", ha="right", fontsize=SMALL)
     return figure
+
+
+def _name_dots(
+    look: Look,
+    axes: Axes,
+    dots: list[tuple[float, float, str]],
+    ends: list[tuple[float, float, str, str]],
+    track: TrackClaims,
+) -> None:
+    """Name dots beside them, each where it covers no other dot and no other name, if it can."""
+    (left, right), (low, high) = np.log(axes.get_xlim()), axes.get_ylim()
+    letter, line = SMALL / 72 * 0.6 / (PAGE_WIDTH * 0.84), SMALL / 72 * 1.2 / 3.7
+
+    def place(price: float, value: float) -> tuple[float, float]:
+        return (math.log(price) - left) / (right - left), (value - low) / (high - low)
+
+    # Boxes that are taken, as left, right, bottom, top in fractions of the axes.
+    everywhere = [*(dot[:2] for dot in dots), *(end[:2] for end in ends)]
+    centres = [place(price, value) for price, value in everywhere]
+    taken = [(x - 0.004, x + 0.004, y - 0.008, y + 0.008) for x, y in centres]
+    for i, (*_, entry) in enumerate(dots):
+        x, y = centres[i]
+        width = letter * len(track.title_of(entry))
+        boxes = [
+            (start, start + width, y + up - line / 2, y + up + line / 2)
+            for up in (0.0, 0.6 * line, -0.6 * line, 1.2 * line, -1.2 * line)
+            for start in (x + 0.009, x - 0.009 - width)
+        ]
+
+        def overlaps(box: tuple[float, float, float, float], own: int = i) -> bool:
+            inside = box[0] >= 0 and box[1] <= 1
+            hits = (
+                box[0] < b[1] and box[1] > b[0] and box[2] < b[3] and box[3] > b[2]
+                for j, b in enumerate(taken)
+                if j != own
+            )
+            return not inside or any(hits)
+
+        box = next((box for box in boxes if not overlaps(box)), boxes[0])
+        taken.append(box)
+        axes.annotate(
+            track.title_of(entry),
+            (box[0], (box[2] + box[3]) / 2),
+            xycoords="axes fraction",
+            va="center_baseline",
+            fontsize=SMALL,
+            color=look.muted,
+        )
 
 
 def _name_ends(
