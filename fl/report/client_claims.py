@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -47,6 +47,7 @@ class TrackClaims:
         titles: Names of entries in print.
         about: By budget, what is known of the track's file when its entries were trained.
         second: Verdicts of the track with other tuning and scored clients; None if not trained.
+        longer: By larger budget, verdicts beside baselines of the same budget.
     """
 
     file: Track
@@ -56,6 +57,7 @@ class TrackClaims:
     titles: Mapping[str, str]
     about: Mapping[str, Mapping[str, str]]
     second: pd.DataFrame | None = None
+    longer: Mapping[int, pd.DataFrame] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -81,7 +83,9 @@ class TrackClaims:
     @property
     def margin_unit(self) -> str:
         """Unit of the margin."""
-        return "points" if self.file.metric in SHARES else f"of {self.file.metric.upper()}"
+        if self.file.metric not in SHARES:
+            return f"of {self.file.metric.upper()}"
+        return "point" if self.file.margin == 0.01 else "points"
 
     def shown(self, difference: float) -> str:
         """Return a difference as text, with one digit more than the margin; more is better."""
@@ -148,6 +152,11 @@ def of_track(
         dict(zip(results.runs["entry"], results.runs["title"], strict=True)),
         results.about,
         None if second_results is None else kept_tracks.verdicts(second_results, file),
+        {
+            int(times): kept_tracks.verdicts(results, file, int(times))
+            for times in sorted(results.runs["budget"].unique())
+            if times > 1
+        },
     )
 
 
@@ -177,10 +186,10 @@ def switched_off(tracks: Sequence[TrackClaims]) -> str:
         if row["without_no_op"] < math.inf  # Another point was tried.
     }
     if losses:
-        large = [f"{title} on {name}" for (name, title), loss in losses.items() if loss < -1]
+        large = [f"{title} on {name}" for (name, title), loss in losses.items() if loss < -1.001]
         text += f". On the tuning clients {len(losses) - len(large)} of {len(losses)} such entries "
         text += "are within the margin of it at their best point otherwise"
-        text += f", not {' and '.join(large)}" if large else ""
+        text += f", not {', '.join(large)}" if large else ""
     return f"{text}."
 
 
@@ -236,10 +245,11 @@ def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
     counts = pd.concat(track.verdicts["verdict"] for track in tracks).value_counts()
     total = int(counts.sum())
     by_verdict = ", ".join(f"{counts[v]} {_COUNTED[v]}" for v in VERDICTS if v in counts)
-    clients = ", ".join(f"{track.clients:,} of {track.name}" for track in tracks)
+    clients = sum(track.clients for track in tracks)
     texts = [
-        f"{quantity(total, 'comparison')} on {quantity(len(tracks), 'track')}, over clients who "
-        f"chose nothing ({clients}): {by_verdict}. {_together(tracks)}"
+        f"{quantity(total, 'comparison')} of a method with a baseline on "
+        f"{quantity(len(tracks), 'track')}, over {clients:,} clients who chose nothing: "
+        f"{by_verdict}. {_together(tracks)}"
     ]
     for family, baseline in families_of(tracks).items():
         texts.append(_leads(tracks, family, baseline))
@@ -270,9 +280,9 @@ _COUNTED = {
     claims.BEHIND: "behind",
     EQUAL: "equal within the margin",
     claims.OPEN: "not told apart",
-    UNSTABLE: "unstable, as some run is not better than the floor",
-    NO_OP: "of entries that are another one, as tuning switched the method off",
-    MISSING_RUN: "without a verdict, as a run is missing",
+    UNSTABLE: "unstable (some run is not better than a guess)",
+    NO_OP: "not tested (tuning switched the method off)",
+    MISSING_RUN: "without a verdict (a run is missing)",
 }
 
 
@@ -357,12 +367,12 @@ def advice(tracks: Sequence[TrackClaims]) -> list[str]:
         text += (
             f"then try {_named(winners, titles, 'or')}"
             if len(winners)
-            else "nothing is ahead on two tracks and behind on none"
+            else "no federated method is ahead on two tracks and behind on none"
         )
         if len(losers):
             text += f"; behind on most tracks: {_named(losers, titles, 'and')}"
         if len(idle):
-            text += f"; tuned to do nothing on most: {_named(idle, titles, 'and')}"
+            text += f"; switched off by tuning on most: {_named(idle, titles, 'and')}"
         steps.append(f"{text}.")
     return steps
 

@@ -69,6 +69,21 @@ for family, about in track["families"].items():
 """
 """What recomputes every verdict of a track from its kept files."""
 
+READING = (
+    "A point is the mean difference over clients who chose nothing, with its 95 % interval; right "
+    "is better, and a triangle is beyond the axis. A verdict "
+    "([how](../guide/analyse.md#claims-about-clients)) is corrected for all entries of a family on "
+    "a track, an interval is not, so that it can miss 0 without a verdict. Grey is the margin: "
+    "*equal* needs a test, too, and not only a point in it. A cross is an entry that tuning "
+    "switched off, and so is another one.\n\n"
+    "A track has a figure of its own with the same points, where a bar is the difference from a "
+    "baseline that is trained for as many operations, if it was trained for longer. Then come "
+    "values against operations. A dot is an entry; a curve is one that was tuned and trained "
+    "again for more rounds, and coloured are baselines: what is above their curve has more than "
+    "a longer training of them."
+)
+"""How the figures are read."""
+
 NOT_CLAIMED = (
     "That a method is better for clients of another kind: a claim is about clients like those of a "
     "track, who come from the same pool as those on whom points were chosen.",
@@ -111,16 +126,15 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
     blocks = [
         f"# Which method helps clients, on {quantity(len(tracks), 'track')}",
         _picture("overview", "Difference of every entry from its baseline, on every track"),
-        "A row is an entry, a panel a [track](../guide/tracks.md): the mean difference over "
-        "clients who chose nothing, with its 95 % interval; right is better. A verdict "
-        "([how](../guide/analyse.md#claims-about-clients)) is corrected for all entries of a "
-        "family on a track, an interval is not, so that it can miss 0 without a verdict. Grey is "
-        "the margin: *equal* needs a test, too, and not only a point in it. A triangle is beyond "
-        "the axis. Personal: each client's own model. Shared: one model for all. Newcomers: "
-        "clients who did not train.",
+        "A row is a method, a panel a [track](../guide/tracks.md), which is a pool of clients; a "
+        "point is how much better it does than the baseline that heads the rows, and its colour "
+        "is what a test says. Personal: each client has its own model. Shared: all have one. "
+        "Newcomers: clients who come when training is over.",
         "\n".join(f"{i}. {text}" for i, text in enumerate(client_claims.sentences(tracks), 1)),
         "## What to do",
         "\n".join(f"- {step}" for step in client_claims.advice(tracks)),
+        "## How to read the figures",
+        READING,
         "## The tracks",
         *(_section(track) for track in tracks),
         "## Every comparison",
@@ -158,11 +172,13 @@ def _section(track: TrackClaims) -> str:
         if "commit" in about
         else "not registered: the file had no commit"
     )
+    counts = track.verdicts.groupby("family").size()
     families = "; ".join(
-        f"{name.capitalize()}: {len(family.entries)} entries beside "
+        f"{name.capitalize()}: {quantity(int(counts.get(name, 0)), 'method')} beside "
         f"{track.title_of(family.baseline)}, {family.clients}"
         for name, family in file.families.items()
     )
+    blocks_of = track.verdicts["blocks"].max()
     comparisons = client_claims.comparison_hash(file)
     remarks = [
         f"**Families, margin or floor were changed after training with budget {budget}.**"
@@ -174,14 +190,23 @@ def _section(track: TrackClaims) -> str:
         remarks.append(
             f"With other tuning and scored clients of the pool {lasting} of {count} claims stay."
         )
+    if missing := [name for name in file.entries() if name not in track.titles]:
+        remarks.append(f"Not trained yet: {', '.join(map(file.title_of, missing))}.")
+    remarks += [_longer(track, times) for times in track.longer]
     blocks = [
         f"### {file.title or track.name}",
         f"{file.question} Learning rates and keys were chosen on a third of the clients (division "
         f"{file.clients.division}), and the others scored in "
         f"{quantity(len(file.draws.scored), 'draw')}. {families}. Equal: within "
         f"{track.unit * file.margin:g} {track.margin_unit}. A newcomer has at most "
-        f"{quantity(file.clients.newcomer_samples, 'training sample')}. All this was "
-        f"{registration}.",
+        f"{quantity(file.clients.newcomer_samples, 'training sample')}. "
+        + (
+            f"Tests are over {int(blocks_of)} blocks of clients, as those of a block have "
+            "something in common. "
+            if blocks_of > 0
+            else ""
+        )
+        + f"All this was {registration}.",
         *remarks,
         _picture(f"{track.name}-intervals", f"Differences from the baselines on {track.name}"),
         *(
@@ -190,6 +215,18 @@ def _section(track: TrackClaims) -> str:
         ),
     ]
     return "\n\n".join(block.strip() for block in blocks)
+
+
+def _longer(track: TrackClaims, times: int) -> str:
+    """Return a sentence on the entries that are ahead at a larger budget."""
+    table = track.longer[times]
+    ahead = [
+        f"{track.title_of(row['entry'])} ({row['family']}, {track.shown(row['difference'])})"
+        for row in table[table["verdict"] == claims.AHEAD].to_dict("records")
+    ]
+    text = f"With {times} times the rounds, tuned again, beside baselines with as many: "
+    text += f"{len(ahead)} of {quantity(len(table), 'comparison')} ahead"
+    return f"{text}{': ' if ahead else ''}{', '.join(ahead)}."
 
 
 def overview_tables(tracks: Sequence[TrackClaims]) -> list[Table]:
