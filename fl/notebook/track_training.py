@@ -54,11 +54,13 @@ class Tuned(NamedTuple):
     Attributes:
         chosen: The chosen trial by entry and role of clients.
         tried: A row for each trial and draw, `fl.report.kept_tracks.TRIED`.
+        values: Values of tuning clients, `fl.report.kept_tracks.TUNING`.
         at_edge: Keys whose chosen value is at an edge of the extended grid, by entry and role.
     """
 
     chosen: dict[tuple[str, Role], Trial]
     tried: pd.DataFrame
+    values: pd.DataFrame
     at_edge: dict[tuple[str, Role], list[str]]
 
 
@@ -111,7 +113,7 @@ class TrackTraining:
             for name in self.track.methods
             if name in starts or (name in entries and self.track.start(name) is None)
         ]
-        found = Tuned({}, pd.DataFrame(), {})
+        found = Tuned({}, pd.DataFrame(), pd.DataFrame(), {})
         for names in (first, [name for name in entries if self.track.start(name) is not None]):
             if names:
                 found = self._tune(names, found)
@@ -168,6 +170,7 @@ class TrackTraining:
         return Tuned(
             before.chosen | chosen,
             pd.concat([before.tried, self._tried(values, chosen)], ignore_index=True),
+            pd.concat([before.values, self._client_table(runs)], ignore_index=True),
             before.at_edge | {place: [*keys] for place, keys in beyond.items()},
         )
 
@@ -266,10 +269,9 @@ class TrackTraining:
         The columns are ``trial``, ``draw``, ``state``, and by role of clients the mean over
         clients; NaN unless the run is complete.
         """
-        rows = runs.rows
         by_role = {
-            PARTICIPANTS: self._mean_over_clients(rows[rows["split"] != UNSEEN]),
-            NEWCOMERS: self._mean_over_clients(rows[rows["split"] == UNSEEN]),
+            role: values.groupby(level=["method", "seed"]).mean()
+            for role, values in self._client_values(runs.rows).items()
         }
         by_label = runs.runs.set_index(["method", "seed"])
         records = [
@@ -284,13 +286,42 @@ class TrackTraining:
         ]
         return pd.DataFrame(records)
 
-    def _mean_over_clients(self, rows: pd.DataFrame) -> pd.Series:
-        """Return means over clients of the value on all held-out samples, by entry and draw."""
+    def _client_values(self, rows: pd.DataFrame) -> dict[Role, pd.Series]:
+        """Return the values of clients on all their held-out samples, by role of the clients.
+
+        The index of each series is ``method``, ``seed`` and ``client``.
+        """
         power = 1 if self.track.sign > 0 else 2  # An RMSE is of the squares of all samples.
-        weighted = rows.assign(weighted=rows["value"] ** power * rows["n"])
-        sums = weighted.groupby(["method", "seed", "client"])[["weighted", "n"]].sum()
-        of_clients = (sums["weighted"] / sums["n"]) ** (1 / power)
-        return of_clients.groupby(level=["method", "seed"]).mean()
+        is_newcomer = rows["split"] == UNSEEN
+        values: dict[Role, pd.Series] = {}
+        for role, own in ((PARTICIPANTS, rows[~is_newcomer]), (NEWCOMERS, rows[is_newcomer])):
+            weighted = own.assign(weighted=own["value"] ** power * own["n"])
+            sums = weighted.groupby(["method", "seed", "client"])[["weighted", "n"]].sum()
+            values[role] = (sums["weighted"] / sums["n"]) ** (1 / power)
+        return values
+
+    def _client_table(self, runs: Runs) -> pd.DataFrame:
+        """Return the columns of `fl.report.kept_tracks.TUNING` of a study of trials."""
+        numbers: dict[str, int] = {}
+        about: dict[str, tuple[str, int]] = {}
+        for trial, label in runs.study.labels.items():
+            about[label] = (trial.entry, numbers.setdefault(trial.entry, 0))
+            numbers[trial.entry] += 1
+        tables = []
+        for role, values in self._client_values(runs.rows).items():
+            table = values.rename("value").reset_index().rename(columns={"seed": "draw"})
+            table = table[table["method"].isin(about)]
+            labels = table.pop("method")
+            tables.append(
+                table.assign(
+                    budget=self.times,
+                    entry=labels.map(lambda label: about[label][0]),
+                    point=labels.map(lambda label: about[label][1]),
+                    clients=role,
+                )
+            )
+        order = ["entry", "point", "clients", "draw", "client"]
+        return pd.concat(tables).sort_values(order, ignore_index=True)
 
     def _tried(
         self, values: pd.DataFrame, chosen: Mapping[tuple[str, Role], Trial]
@@ -343,7 +374,9 @@ class TrackTraining:
             for name, role in compared
             for record in self._run_records(runs, tuned, name, role)
         ]
-        return kept_tracks.track_results(values, clients, pd.DataFrame(records), tuned.tried)
+        return kept_tracks.track_results(
+            values, clients, pd.DataFrame(records), tuned.tried, tuned.values
+        )
 
     def _run_records(
         self, runs: Runs, tuned: Tuned, name: str, role: Role
@@ -392,7 +425,8 @@ class TrackTraining:
                 spec["partition"], spec["dataset"], data, results, policy
             )
             prepared = preparation.prepare_dataset(spec["dataset"], data, policy)
-            of_clients = client_table(table, prepared)
+            names = partitioning.client_names(spec["partition"], spec["dataset"], results)
+            of_clients = client_table(table, prepared).assign(name=names or "")
             clients.append(of_clients.assign(draw=draw))
             value = floor(table, prepared, self.track.metric)
             floors.append(of_clients[["client", "clients"]].assign(draw=draw, value=value))
@@ -423,7 +457,7 @@ def kept_choice(found: Track, results: TrackResults, entries: Iterable[str]) -> 
         for role in found.roles(name):
             start_point = point(start, role) if start else ()
             chosen[name, role] = Trial(name, point(name, role), start_point)
-    return Tuned(chosen, tried.iloc[:0], {})
+    return Tuned(chosen, tried.iloc[:0], results.tuning.iloc[:0], {})
 
 
 def _value(values: Sequence[Any], kept: Any) -> Any:

@@ -267,7 +267,7 @@ def costs(look: Look, track: TrackClaims, role: str) -> Figure:
     worst = min(gains[gains >= gains.quantile(0.2)].min(), gains[baselines].min())
     bottom = track.unit * sign * worst
     best = track.unit * sign * (sign * means["value"]).max()
-    room = 0.06 * (best - bottom)
+    room = 0.06 * (best - bottom) or sign * track.unit * track.file.margin
     lowest = sign * (bottom - room)
     ends: list[tuple[float, float, str, str]] = []
     dots: list[tuple[float, float, str]] = []

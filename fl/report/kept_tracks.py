@@ -1,8 +1,10 @@
 """Kept results of tracks: ``config/published/tracks/NAME/``, from which every verdict follows.
 
 ``values.parquet`` has a value for every entry, draw and client, ``clients.parquet`` the clients,
-``runs.csv`` the runs with their points and costs, and ``tried.csv`` every run of tuning. A run that
-diverged has no values: its clients then have those of `FLOOR`.
+``runs.csv`` the runs with their points and costs, ``tried.csv`` every run of tuning, and
+``tuning.parquet`` the values of tuning clients. A run that diverged has no values: its clients then
+have those of `FLOOR`. Before 0.2.0 was released there were no names of clients, no version of
+Fedloom and no values of tuning clients; such files are read, too.
 """
 
 from __future__ import annotations
@@ -49,28 +51,43 @@ VALUES = {
 have another point for each, so that a client's values in a draw are of one run alone.
 """
 
+TUNING = {
+    "budget": "int32",
+    "entry": "string",
+    "point": "int32",
+    "clients": "string",
+    "draw": "int64",
+    "client": "int32",
+    "value": "float32",
+}
+"""Columns of values of tuning clients. point: number of the entry's point among those of the same
+budget and draw in the table of tuning runs, from 0 on.
+"""
+
 CLIENTS = {
     "draw": "int64",
     "client": "int32",
     "origin": "int32",
     "block": "int32",
+    "name": "string",
     "clients": "string",
     "n_train": "int32",
     "n_val": "int32",
     "n_test": "int32",
 }
 """Columns of clients. origin: number in the whole pool; block: what clients have in common, such as
-the authority of a school; -1 if nothing.
+the authority of a school; -1 if nothing. name: of the client in the data set; empty without names.
 """
 
 RUNS = (
     *("budget", "entry", "title", "clients", "draw", "run", "state", "point", "start", "no_op"),
-    *("at_edge", "seconds", "bytes", "operations", "numbers", "arithmetic", "torch", "numpy"),
-    *("mkl", "onednn", "processor", "instructions"),
+    *("at_edge", "seconds", "bytes", "operations", "numbers", "fedloom", "arithmetic", "torch"),
+    *("numpy", "mkl", "onednn", "processor", "instructions"),
 )
 """Columns of runs. point, start: the chosen point of the entry and of what it starts from. no_op:
 the entry that it equals at this point. at_edge: keys whose value is at an edge of the grid. bytes,
-operations: of all clients and the server, those of the start included.
+operations: of all clients and the server, those of the start included. numbers: certified versions
+of the code; fedloom: that of the package, with its commit.
 """
 
 ENVIRONMENT = RUNS[RUNS.index("numbers") :]
@@ -125,6 +142,7 @@ class TrackResults:
         clients: The clients, `CLIENTS`.
         runs: The runs, `RUNS`.
         tried: The runs of tuning, `TRIED` and ``hp.KEY``.
+        tuning: Values of tuning clients, `TUNING`.
         about: By budget, what is known of the track's file when its entries were trained.
     """
 
@@ -132,11 +150,16 @@ class TrackResults:
     clients: pd.DataFrame
     runs: pd.DataFrame
     tried: pd.DataFrame
+    tuning: pd.DataFrame
     about: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def track_results(
-    values: pd.DataFrame, clients: pd.DataFrame, runs: pd.DataFrame, tried: pd.DataFrame
+    values: pd.DataFrame,
+    clients: pd.DataFrame,
+    runs: pd.DataFrame,
+    tried: pd.DataFrame,
+    tuning: pd.DataFrame | None = None,
 ) -> TrackResults:
     """Return tables as they are kept: columns, types and the order of rows."""
     order = ["budget", "entry", "clients", "draw", "client"]
@@ -147,7 +170,14 @@ def track_results(
         clients[[*CLIENTS]].astype(CLIENTS).sort_values(["draw", "client"], ignore_index=True),
         runs.reindex(columns=[*RUNS]).reset_index(drop=True),
         tried.reindex(columns=first).reset_index(drop=True),
+        _typed(pd.DataFrame(columns=[*TUNING]) if tuning is None else tuning, TUNING),
     )
+
+
+def _typed(table: pd.DataFrame, types: dict[str, str]) -> pd.DataFrame:
+    """Return the columns of a table that are kept, with their types."""
+    typed: pd.DataFrame = table[[*types]].astype(types).reset_index(drop=True)
+    return typed
 
 
 def costs(run: Mapping[Any, Any]) -> Costs:
@@ -202,11 +232,17 @@ def read(place: Path) -> TrackResults:
         raise DataError(f"{path}: does not exist", advice=advice)
     try:
         metadata = pq.read_schema(path).metadata or {}
+        clients = pd.read_parquet(place / "clients.parquet")
+        tuning = place / "tuning.parquet"
         return TrackResults(
-            pd.read_parquet(path).astype(VALUES)[[*VALUES]],
-            pd.read_parquet(place / "clients.parquet").astype(CLIENTS)[[*CLIENTS]],
+            _typed(pd.read_parquet(path), VALUES),
+            _typed(clients if "name" in clients else clients.assign(name=""), CLIENTS),
             _read_csv(place / "runs.csv", RUNS),
             _read_csv(place / "tried.csv", TRIED),
+            _typed(
+                pd.read_parquet(tuning) if tuning.exists() else pd.DataFrame(columns=[*TUNING]),
+                TUNING,
+            ),
             json.loads(metadata.get(METADATA, b"{}")),
         )
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
@@ -216,7 +252,7 @@ def read(place: Path) -> TrackResults:
 def _read_csv(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     """Read a table whose empty texts are texts, and whose versions are no numbers."""
     table = pd.read_csv(path, dtype=dict.fromkeys(ENVIRONMENT, "object"))
-    missing = {*columns} - {*table}
+    missing = {*columns} - {*table, "fedloom"}
     if missing:
         raise ValueError(f"{path.name} lacks {', '.join(sorted(missing))}")
     texts = ("entry", "title", "start", "state", "chosen", "point", "no_op", "at_edge", "clients")
@@ -231,18 +267,19 @@ def write(place: Path, results: TrackResults) -> TrackResults:
     """
     if (place / "values.parquet").exists():
         earlier = read(place)
-        values, runs, tried = (
+        values, runs, tried, tuning = (
             _joined(getattr(earlier, key), getattr(results, key))
-            for key in ("values", "runs", "tried")
+            for key in ("values", "runs", "tried", "tuning")
         )
         about = sorted({**earlier.about, **results.about}.items(), key=lambda item: int(item[0]))
-        joined = track_results(values, results.clients, runs, tried)
+        joined = track_results(values, results.clients, runs, tried, tuning)
         results = replace(joined, about=dict(about))
     place.mkdir(parents=True, exist_ok=True)
     for key in ("runs", "tried"):
         text = getattr(results, key).to_csv(index=False, lineterminator="\n")
         write_bytes(place / f"{key}.csv", text.encode())
-    write_bytes(place / "clients.parquet", parquet(results.clients, {}, "zstd"))
+    for key in ("clients", "tuning"):
+        write_bytes(place / f"{key}.parquet", parquet(getattr(results, key), {}, "zstd"))
     # The values come last: if they are there, so are the other files.
     write_bytes(place / "values.parquet", parquet(results.values, results.about, "zstd"))
     return results
@@ -260,7 +297,7 @@ def with_entries(results: TrackResults, others: TrackResults) -> TrackResults:
     Raises:
         DataError: If the other results are of other clients.
     """
-    if not results.clients.equals(others.clients):
+    if not results.clients.drop(columns="name").equals(others.clients.drop(columns="name")):
         advice = "the data set, the track's file and the version of the kept results"
         raise DataError("The kept results of the track are of other clients", advice=advice)
     entries = {*others.runs["entry"]}
@@ -270,9 +307,12 @@ def with_entries(results: TrackResults, others: TrackResults) -> TrackResults:
         return pd.concat([first[stay], second[come]], ignore_index=True)
 
     values, runs = joined(results.values, others.values), joined(results.runs, others.runs)
-    is_old = results.tried["entry"].isin(others.tried["entry"])
-    tried = pd.concat([results.tried[~is_old], others.tried], ignore_index=True)
-    return replace(results, values=values, runs=runs, tried=tried)
+    tuned = others.tried["entry"]
+    tried, tuning = (
+        pd.concat([old[~old["entry"].isin(tuned)], new], ignore_index=True)
+        for old, new in ((results.tried, others.tried), (results.tuning, others.tuning))
+    )
+    return replace(results, values=values, runs=runs, tried=tried, tuning=tuning)
 
 
 def entry_values(

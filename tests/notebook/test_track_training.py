@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from fl.report import claims, client_claims, kept_tracks, result_files, summarie
 from fl.report.kept_tracks import FLOOR, NO_OP, TrackResults
 from tools import comparison
 
-FILES = ("values.parquet", "clients.parquet", "tried.csv")
+FILES = ("values.parquet", "clients.parquet", "tried.csv", "tuning.parquet")
 """Files that say nothing of time and machine."""
 
 
@@ -89,6 +91,51 @@ def test_points_are_the_best_of_the_tuning_clients_and_grids_grow(kept: TrackRes
     costs = runs.set_index(["entry", "clients"])[["operations", "bytes"]]
     assert (costs > 0).all(axis=None)
     assert costs["bytes"]["fedavg-ft", PARTICIPANTS] < costs["bytes"]["fedavg", PARTICIPANTS]
+
+
+def test_choices_follow_from_the_values_of_tuning_clients(kept: TrackResults) -> None:
+    """Their means over clients are those of the table of tuning runs, point by point."""
+    tried, key = kept.tried, ["budget", "entry", "draw"]
+    tried = tried.assign(point=tried.groupby(key).cumcount()).set_index([*key, "point"])
+    means = kept.tuning.groupby([*key, "point", "clients"])["value"].mean().unstack("clients")
+    assert len(means) == len(tried)
+    for role in (PARTICIPANTS, NEWCOMERS):
+        assert means[role].reindex(tried.index).to_numpy() == pytest.approx(tried[role].to_numpy())
+    clients = kept.tuning[kept.tuning["budget"] == 1].groupby(["entry", "point", "draw"]).size()
+    assert set(clients) == {4}, "four of the twelve tune"
+
+
+def test_runs_say_what_trained_them(kept: TrackResults) -> None:
+    assert kept.runs["fedloom"].str.len().min() > 0
+    assert kept.runs["numbers"].str.contains("core").all()
+    assert set(kept.clients["name"]) == {""}, "synthetic clients have no names"
+
+
+def test_files_without_the_later_columns_are_read(trained: Path, tmp_path: Path) -> None:
+    """Names of clients, versions of Fedloom and values of tuning clients came later."""
+    place = tmp_path / "toy"
+    shutil.copytree(kept_tracks.folder_of(trained / "kept", "toy"), place)
+    whole = kept_tracks.read(place)
+    (place / "tuning.parquet").unlink()
+    pd.read_csv(place / "runs.csv").drop(columns="fedloom").to_csv(place / "runs.csv", index=False)
+    path = place / "clients.parquet"
+    pd.read_parquet(path).drop(columns="name").to_parquet(path)
+    found = kept_tracks.read(place)
+    assert found.tuning.empty and set(found.clients["name"]) == {""}
+    pd.testing.assert_frame_equal(found.values, whole.values)
+    # Results of another budget stand beside them, with all columns.
+    later = replace(whole, **{name: of_budget(whole, name, 4) for name in TABLES})
+    joined = kept_tracks.write(place, later)
+    assert set(joined.tuning["budget"]) == {4} and set(joined.runs["budget"]) == {1, 4}
+    pd.testing.assert_frame_equal(kept_tracks.read(place).values, whole.values)
+
+
+TABLES = ("values", "runs", "tried", "tuning")
+
+
+def of_budget(kept: TrackResults, name: str, budget: int) -> pd.DataFrame:
+    table: pd.DataFrame = getattr(kept, name)
+    return table[table["budget"] == budget]
 
 
 def test_a_larger_budget_tunes_next_to_the_points_of_before(kept: TrackResults) -> None:
@@ -178,7 +225,7 @@ def test_a_killed_track_goes_on_to_equal_bytes(
         assert not (lab / kept_place).exists()
     assert comparison.main(["toy", "--trial", "kept"]) == 0
     again = kept_tracks.read(kept_place)
-    for key in ("values", "clients", "tried"):
+    for key in ("values", "clients", "tried", "tuning"):
         first, second = getattr(whole, key), getattr(again, key)
         if key != "clients":
             first = first[first["budget"] == 1].reset_index(drop=True)
@@ -293,5 +340,5 @@ def test_entries_at_their_no_op_are_the_entry_that_is_named(
     final = summaries.final_rows(rows, "loss")
     values = {name: own.set_index("client")["value"] for name, own in final.groupby("method")}
     for name, (other, _) in entries.items():
-        exact = name != "fedavgm"  # It adds the change to the model, which rounds.
+        exact = entries[name][1]["method"] != "fedavgm"  # It adds the change, which rounds.
         pd.testing.assert_series_equal(values[name], values[other], check_exact=exact, obj=name)
