@@ -253,8 +253,9 @@ def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
     ]
     for family, baseline in families_of(tracks).items():
         texts.append(_leads(tracks, family, baseline))
-    lasting, leads, unpriced = _at_equal_cost(tracks)
-    if all(track.at_equal_cost.empty for track in tracks):
+    priced = [track for track in tracks if not track.at_equal_cost.empty]
+    lasting, leads, unpriced = _at_equal_cost(priced)
+    if not priced:
         texts.append(
             "No baseline is trained for more rounds yet, so that it is open which leads are a "
             "matter of speed."
@@ -262,9 +263,11 @@ def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
     elif leads:
         text = f"Beside a baseline that is trained for as many operations, {lasting} of "
         text += f"{quantity(leads, 'lead')} remain"
-        texts.append(
-            text + (f"; {unpriced} had more than the longest baseline." if unpriced else ".")
-        )
+        text += f"; {unpriced} had more than the longest baseline" if unpriced else ""
+        open_tracks = [track.name for track in tracks if track.at_equal_cost.empty]
+        if open_tracks:
+            text += f"; not trained for longer are baselines of {', '.join(open_tracks)}"
+        texts.append(f"{text}.")
     return texts
 
 

@@ -288,7 +288,7 @@ def costs(look: Look, track: TrackClaims, role: str) -> Figure:
             alpha=1 if is_base else 0.8,
             zorder=3 if is_base else 2,
         )
-        if is_base or entry in curved:
+        if is_base or (entry in curved and sign * values.iloc[-1] >= lowest):
             ends.append((float(prices.iloc[-1]), float(values.iloc[-1]), entry, colour))
         else:
             dots.append((float(prices.iloc[0]), float(values.iloc[0]), entry))

@@ -170,6 +170,13 @@ def test_a_picture_is_drawn_of_few_results(tracks):
     assert "without a verdict" in " ".join(client_claims.sentences([bare]))
 
 
+def test_an_entry_far_below_the_others_is_named_below_the_axis(tracks):
+    """So is one whose curve over budgets stays there."""
+    means = tracks[0].means.copy()
+    means.loc[means["entry"] == "local", "value"] = 0.01
+    assert "below the axis: Local 1.0" in costs(replace(tracks[0], means=means), "newcomers").svg
+
+
 def test_the_table_has_a_row_for_each_comparison(tracks):
     table = client_claims_page.long_table(tracks)
     assert len(table.rows) == sum(len(track.verdicts) for track in tracks)
@@ -283,6 +290,8 @@ def test_sentences_count_verdicts_by_hand(tracks):
     assert "4 of 4 leads remain" in at_cost
     dear = [replace(track, at_equal_cost=track.at_equal_cost[1:]) for track in two]
     assert "2 of 4 leads remain; 2 had more" in client_claims.sentences(dear)[2]
+    half = [replace(two[0], at_equal_cost=two[0].at_equal_cost[:0]), two[1]]
+    assert "2 of 2 leads remain; not trained for longer" in client_claims.sentences(half)[2]
     short = [replace(track, at_equal_cost=track.at_equal_cost[:0]) for track in two]
     assert client_claims.sentences(short)[2].startswith("No baseline is trained for more rounds")
     assert client_claims.advice(two) == ["2 tracks: too few for advice."]
