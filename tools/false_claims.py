@@ -6,6 +6,10 @@ a test claims one, and how often an effect is found.
 
 from __future__ import annotations
 
+import argparse
+import sys
+from collections.abc import Sequence
+
 import numpy as np
 
 from fl.report import claims, client_tests
@@ -78,8 +82,11 @@ def false_claims(
     return float(both), float(alone), float(draws)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] = ()) -> int:
     """Print all figures."""
+    argparse.ArgumentParser("python -m tools.false_claims", description=__doc__).parse_args(
+        arguments
+    )
     print("False claims, of clients and draws, of clients alone, of draws alone")
     for clients in (50, 200, 600):
         for luck in LUCK:
@@ -103,7 +110,8 @@ def main() -> None:
             values[0] += 3
             found.append(client_tests.family_test(values, flips=FLIPS).p[0] <= claims.LEVEL)
         print(f"  {clients:4} clients: {np.mean(found):.1%}", flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))
