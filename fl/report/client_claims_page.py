@@ -85,6 +85,9 @@ READING = (
 """How the figures are read."""
 
 NOT_CLAIMED = (
+    "That all entries were named before: FedAvg-Server and its fine-tuning, FedAvg with a longer "
+    "step on the server and nothing else, were added when first results had shown what such a step "
+    "does.",
     "That a method is better for clients of another kind: a claim is about clients like those of a "
     "track, who come from the same pool as those on whom points were chosen.",
     "That it is better in another federation: scored clients train together in eight draws of four "
