@@ -51,7 +51,7 @@ def _watch(parsed: argparse.Namespace) -> None:
         contextlib.suppress(KeyboardInterrupt),
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
-        for page in pages(watch, size):
+        for page in pages(watch, size, parsed.config if is_config else None):
             clock = f"{time.strftime('%H:%M:%S')}  Ctrl-C ends this page, and no training"
             live.update(Group(page, Text(clock, "dim")), refresh=True)
     console.print("\n", page, sep="")  # The page of `Live` is gone.

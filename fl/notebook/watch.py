@@ -37,12 +37,13 @@ def watch(study: str | None = None, config: str | Path | None = None) -> None:
         from IPython.display import HTML, display
 
         from fl.workflow.watch import Watch, pages
-    settings = settings_of(config)[1]
+    folder, settings = settings_of(config)
+    is_config = (folder / "config.yaml").exists()
     names = [study] if study else []
     seen = Watch(Path(settings.results), Store(Path(settings.store)), names)
     shown = display(HTML(""), display_id=True)
     with contextlib.suppress(KeyboardInterrupt):
-        for page in pages(seen, lambda: SIZE):
+        for page in pages(seen, lambda: SIZE, folder if is_config else None):
             shown.update(HTML(as_html(page)))
 
 

@@ -202,15 +202,17 @@ def line(statuses: Sequence[RunStatus], rates: Rates) -> str:
     counts = Counter(status.state for status in statuses)
     pieces = [f"{counts['done']} of {len(statuses)} runs done"]
     pieces += [f"{counts[state]} {state}" for state in STATES[1:4] if counts[state]]
-    if counts["done"] < len(statuses):
+    if counts["done"] + counts["failed"] < len(statuses):
         pieces.append(remaining_time(statuses, rates))
     return ", ".join(pieces)
 
 
 def remaining_time(statuses: Sequence[RunStatus], rates: Rates) -> str:
-    """Return how long unfinished runs will take: ``about 3 min left``."""
+    """Return how long runs will take that are neither done nor failed: ``about 3 min left``."""
     unfinished = [
-        (status, rates.seconds([status.spec])) for status in statuses if status.state != "done"
+        (status, rates.seconds([status.spec]))
+        for status in statuses
+        if status.state not in ("done", "failed")
     ]
     holders = {status.note for status, _ in unfinished if status.state == "running"}
     if any(seconds is None for _, seconds in unfinished):

@@ -24,11 +24,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fl.base.errors import DataError, FedloomError
+from fl.base.errors import ConfigError, DataError, FedloomError
 from fl.base.hashes import change_stamp
 from fl.base.schema import DIVERGED, PERSONAL, SETTING
 from fl.base.units import duration, first_of, printable, quantity
-from fl.plan import plan_files
+from fl.plan import plan_files, study_files
+from fl.plan.config import read_settings
 from fl.report.cells import number, unit
 from fl.runner import slurm
 from fl.store.store import Progress, Store
@@ -56,8 +57,8 @@ MIN_NAME, LEFT_WIDTH = 10, 6
 PAUSE = 2.0
 """Least seconds between two looks, which take at most a tenth of the time."""
 
-HEAD_LINES = 3
-"""Most lines of the head."""
+PATIENCE = 10.0
+"""Seconds for which a page waits for a new plan if no run of the written one is to be trained."""
 
 
 class Curve(NamedTuple):
@@ -151,6 +152,20 @@ class Watch:
         ]
         return all(run_status.state == "done" for run_status in self._statuses)
 
+    def is_outdated(self, config: Path) -> bool:
+        """Whether config or code has changed since the plan was made, so that it is made anew."""
+        try:
+            settings = read_settings(config)
+            index = plan_files.read_index(self._results)
+            is_planned = index is not None and {*self._names} <= {*index.studies}
+            return is_planned and plan_files.read_current_index(config, settings) is None
+        except FedloomError:
+            return False  # `fedloom run` says what is wrong, and trains nothing.
+
+    def is_in(self, config: Path) -> bool:
+        """Whether all its studies are in a config folder."""
+        return all(study_files.file(config, name).exists() for name in self._names)
+
     def page(self, width: int, height: int) -> Group:
         """Return the page.
 
@@ -160,18 +175,13 @@ class Watch:
         """
         counts = Counter(run_status.state for run_status in self._statuses)
         words = [f"{counts[state]} {state}" for state in STYLE_BY_STATE if counts[state]]
-        time_left = ""
-        if counts["done"] < len(self._statuses):
-            time_left = status.remaining_time(self._statuses, self._rates.read())
-        head = [
-            self._title,
-            f"{quantity(len(self._statuses), 'run')}: {', '.join(words)}",
-            time_left,
-        ]
-        failures = [*self._failure_lines(width, (height - HEAD_LINES) // 2)]
+        head = [self._title, f"{quantity(len(self._statuses), 'run')}: {', '.join(words)}"]
+        if counts["running"]:
+            head.append(status.remaining_time(self._statuses, self._rates.read()))
+        failures = [*self._failure_lines(width, (height - len(head)) // 2)]
         unfailed = [run_status for run_status in self._statuses if run_status.state != "failed"]
-        rows = height - HEAD_LINES - len(failures) - 1
-        page: list[RenderableType] = [_line(text, width, "bold") for text in head if text]
+        rows = height - len(head) - len(failures) - 1
+        page: list[RenderableType] = [_line(text, width, "bold") for text in head]
         page += failures
         if unfailed and rows > 0:
             page += self._table(unfailed, width, rows)
@@ -323,19 +333,43 @@ class Watch:
         return progress
 
 
-def pages(watch: Watch, size: Callable[[], tuple[int, int]]) -> Iterator[Group]:
+def pages(
+    watch: Watch, size: Callable[[], tuple[int, int]], config: Path | None = None
+) -> Iterator[Group]:
     """Yield the page every few seconds until all runs are done.
+
+    What trains may have begun at the same time, so that its plan is not written yet. So a plan
+    without unfinished runs is shown for `PATIENCE`, and, if the config has changed since, until
+    there is another one.
 
     Args:
         watch: What is shown.
         size: Function that returns columns and lines of the page.
+        config: The config folder; None for a call of `fl.run` without one.
+
+    Raises:
+        ConfigError: If the plan lacks one of the studies, and none with them is written in time.
     """
-    is_done = False
+    begin, was_unfinished, is_done = time.monotonic(), False, False
     while not is_done:
         start = time.monotonic()
+        is_late = start - begin > PATIENCE
         try:
             is_done = watch.read()
-            yield watch.page(*size())
+            was_unfinished |= not is_done
+            note = ""
+            if is_done and not was_unfinished:
+                is_old = config is not None and watch.is_outdated(config)
+                is_done = is_late and not is_old
+                reason = "config or code has changed since this plan; " if is_old else ""
+                note = "" if is_done else f"{reason}waits for a new plan"
+            columns, rows = size()
+            notes = [Text(note, "yellow")] if note else []
+            yield Group(watch.page(columns, rows - len(notes)), *notes)
+        except ConfigError as error:
+            if is_late if config is None else not watch.is_in(config):
+                raise
+            yield Group(Text(f"{printable(error)}\nwaits for its plan", "yellow"))
         except DataError as error:  # The plan is not written yet, or just now.
             yield Group(Text(printable(error)))
         if not is_done:

@@ -25,6 +25,10 @@ from fl.workflow import watch as watching
 from fl.workflow.watch import Watch, curve_of, differences, shortened, sparkline
 
 
+def size() -> tuple[int, int]:
+    return 80, 23
+
+
 class Place:
     """The tiny study, planned in a folder, and its page."""
 
@@ -58,10 +62,9 @@ def placed(tmp_path: Path) -> Callable[..., Place]:
 
 def test_a_run_waits_is_interrupted_trains_and_is_done(placed: Callable[..., Place]) -> None:
     place = placed()
-    title, counts, left, _, row = place.lines()
+    title, counts, _, row = place.lines()  # Nobody trains it, so that no time is left.
     assert title.startswith("tiny: synthetic(") and title.endswith("mlp(hidden=[5])")
     assert (counts, row.split()) == ("1 run: 1 waiting", ["waiting", "FedAvg,", "seed", "0", "0/6"])
-    assert "unknown" in left
     with signalled(after=4):
         place.train("fedavg")
     *_, head, row = place.lines()
@@ -69,6 +72,7 @@ def test_a_run_waits_is_interrupted_trains_and_is_done(placed: Callable[..., Pla
     assert re.fullmatch(r"interrupted  FedAvg, seed 0 +4/6 +\d+\.\d  [▁-█]{4}", row)
     [run] = place.plan.runs
     with place.store.open(run):
+        assert "unknown" in place.lines()[2]
         assert re.search(r"^running .* 4/6 +\d+\.\d  [▁-█]{4} +\d", place.lines()[-1])
     assert place.train("fedavg") == 0
     title, counts, head, row = place.lines()
@@ -94,11 +98,11 @@ def test_failures_come_first_with_error_and_log(placed: Callable[..., Place]) ->
         fail(place.store, run.run, error, "results/logs/train/one.log")
     shown = place.lines()
     assert shown[1].startswith("20 runs: 2 failed, 18 waiting")
-    assert shown[3] == "failed after round 0 of 6: FedAvg, seed 0 and 1 other run"
-    assert shown[4].startswith("  mine.py, line 3: ValueError: too long")
-    assert shown[5].endswith("…") and "second" not in shown[5]
-    assert shown[6] == "  log results/logs/train/one.log"
-    assert re.fullmatch(r"waiting  FedAvg, 18 seeds +0/6", shown[8])
+    assert shown[2] == "failed after round 0 of 6: FedAvg, seed 0 and 1 other run"
+    assert shown[3].startswith("  mine.py, line 3: ValueError: too long")
+    assert shown[4].endswith("…") and "second" not in shown[4]
+    assert shown[5] == "  log results/logs/train/one.log"
+    assert re.fullmatch(r"waiting  FedAvg, 18 seeds +0/6", shown[7])
     for run in runs[2:]:
         fail(place.store, run.run, f"[red]error {run.seed}\x1b[2J", "")
     shown = place.lines()
@@ -111,8 +115,8 @@ def test_many_runs_are_grouped_and_the_rest_is_counted(placed: Callable[..., Pla
     place = placed(methods={"fedprox": {"mu": mu}}, seeds=[0, 1])
     shown = place.lines()
     assert len(shown) == 23
-    assert sum("2 seeds" in line for line in shown) == 18
-    assert shown[-1] == "and 24 more runs: 24 waiting"
+    assert sum("2 seeds" in line for line in shown) == 19
+    assert shown[-1] == "and 22 more runs: 22 waiting"
     assert sum("seed 1" in line for line in place.lines(height=70)) == 30
 
 
@@ -122,6 +126,33 @@ def test_a_new_plan_is_read_while_the_page_is_shown(placed: Callable[..., Place]
     write_study(place.root, {"seeds": [0, 1, 2]})
     plan.write(plan.make(place.root / "config", to_write=True))
     assert "3 runs: 3 waiting" in place.lines()
+
+
+def test_a_page_of_finished_runs_waits_for_the_plan_of_a_changed_config(
+    placed: Callable[..., Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`fedloom run` may have begun in the same second, and plans for some seconds."""
+    monkeypatch.setattr(watching, "PATIENCE", -1.0)
+    monkeypatch.setattr(watching, "PAUSE", 0.0)
+    place = placed()
+    config = place.root / "config"
+    assert place.train("fedavg") == 0
+    shown = watching.pages(Watch(place.root / "results", place.store, ["tiny"]), size, config)
+    assert len([*shown]) == 1, "nothing is to be trained"
+    write_study(place.root, {"seeds": [0, 1]})
+    shown = watching.pages(Watch(place.root / "results", place.store, ["tiny"]), size, config)
+    next(shown), next(shown)
+    place.plan = plan.make(config, to_write=True)
+    plan.write(place.plan)
+    next(shown)
+    assert place.train("fedavg") == 0
+    assert len([*shown]) == 1
+    (config / "studies" / "tiny.yaml").rename(config / "studies" / "new.yaml")
+    names = ["new"]
+    shown = watching.pages(Watch(place.root / "results", place.store, names), size, config)
+    next(shown), next(shown)
+    plan.write(plan.make(config, names, to_write=True))
+    assert len([*shown]) == 1, "its run is stored"
 
 
 def test_a_call_of_a_notebook_is_watched_by_its_name(
@@ -143,6 +174,7 @@ def test_a_call_of_a_notebook_is_watched_by_its_name(
     vars(shown).update(HTML=str, display=lambda page, display_id: Display())
     monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", shown)
+    monkeypatch.setattr(watching, "PATIENCE", -1.0)
     fl.watch("notebook")
     [page] = updates
     assert page.startswith("<pre") and "Local, seed 0" in page
