@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl.base.errors import FedloomError
+from fl.base import plugins
+from fl.base.errors import FedloomError, Location
 from fl.cli.commands import add_config_option, loading, say
 from fl.cli.stores import find_run, readable
-from fl.plan import config
+from fl.plan import config, plan_files
 from fl.store.run_record import run_of
 
 if TYPE_CHECKING:
@@ -77,19 +79,24 @@ def _saved(parsed: argparse.Namespace) -> Model:
     for option in ("client", "stage"):
         if getattr(parsed, option) is not None:
             raise FedloomError(f"--{option}: is given, but {parsed.model} is one saved model")
-    plugins: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
     if (parsed.config / "config.yaml").exists():
-        plugins = config.read_settings(parsed.config).plugins
-    return load_model(parsed.model, plugins)
+        folders = config.read_settings(parsed.config).plugins
+    return load_model(parsed.model, folders)
 
 
 def _stored(parsed: argparse.Namespace) -> Model:
     """Return a model of a stored run; its data are made again if they are not there."""
     from fl.data.download import LOCK_FILE
+    from fl.notebook.keys import CLASSES_FOLDER
     from fl.notebook.stored import StoredModels
     from fl.runner.recompute import stored_bundle
 
-    settings = config.read_settings(parsed.config)
+    settings = plan_files.read_settings(parsed.config)
+    classes = Path(settings.results) / CLASSES_FOLDER  # Of calls of `fl.run`.
+    of_calls = tuple(map(str, sorted(classes.glob("*_*"))))
+    plugins.use(of_calls, Location(str(classes)))
+    settings = replace(settings, plugins=(*settings.plugins, *of_calls))
     store = readable(parsed.store or settings.store)
     runs = store.runs()
     searched, advice = f"{len(runs)} runs in {store.root}", "list runs with `fedloom store ls`"

@@ -17,7 +17,7 @@ from fl.plan.study_plan import StudyPlan
 from fl.report import analysis_results, partitions, result_files, result_lines, tables
 from fl.report.facts import Facts, read_partitions
 from fl.store.store import Store
-from fl.workflow import selection
+from fl.workflow import selection, status
 
 
 def add(parser: argparse.ArgumentParser, name: str) -> None:
@@ -83,23 +83,26 @@ def _count_stored(study: StudyPlan, store: Store) -> str:
 
 def _study_plan(parsed: argparse.Namespace) -> tuple[config.Settings, str, StudyPlan]:
     """Return settings, name and plan of a study by the config, or as Snakemake wrote the plan."""
-    settings = config.read_settings(parsed.config)
+    settings = plan_files.read_settings(parsed.config)
     if len(parsed.words) == 1 and (parsed.planned or "=" not in parsed.words[0]):
         [name] = parsed.words  # Also one with a hash of overrides, of a written plan.
     else:
-        names = overrides.resolve(parsed.config, parsed.words) or settings.studies
+        studies = settings.studies or status.stored_studies(Path(settings.results))
+        names = overrides.resolve(parsed.config, parsed.words) or studies
         if len(names) != 1:
             problem = f"{len(names) if parsed.words else 'no'} studies are named, and not one"
-            listed = ", ".join(settings.studies)
+            listed = ", ".join(studies)
             raise FedloomError(f"{overrides.COMMAND_LINE}: {problem}", listed)
         [name] = names
-    if parsed.planned:
-        overrides.check_name(name)
+    overrides.check_name(name)
+    if parsed.planned or plan_files.is_stored_alone(parsed.config, settings.results, name):
         return settings, name, plan_files.read_study(settings.results, name)
+    if not (parsed.config / "config.yaml").exists():
+        studies = status.stored_studies(Path(settings.results))
+        raise unknown_name(overrides.COMMAND_LINE, "study", name, studies)
     try:
         planned = plan.read(parsed.config, [name])
     except FedloomError:
-        overrides.check_name(name)
         if plan_files.file_of(settings.results, "studies", name).exists():
             say("--planned goes by the plan that is stored already, without the config", sys.stderr)
         raise

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fl.base.errors import FedloomError
 from fl.cli.commands import say
-from fl.plan import config
+from fl.plan import config, plan_files
 from fl.store.run_record import run_of
 from fl.store.store import Store
 
@@ -27,7 +27,7 @@ def store_of(parsed: argparse.Namespace, creates: bool = False) -> Store:
     """
     if parsed.store and not creates and not Path(parsed.store).is_dir():
         raise FedloomError(f"--store: {parsed.store} does not exist", "a folder of runs")
-    return readable(parsed.store or config.read_settings(parsed.config).store)
+    return readable(parsed.store or plan_files.read_settings(parsed.config).store)
 
 
 def results_of(folder: Path) -> Path | None:
@@ -111,7 +111,5 @@ def runs_of_studies(folder: Path, studies: list[str]) -> set[str]:
 
 def planned_runs(folder: Path) -> set[str]:
     """Return the runs of the last written plan; none if there is no plan."""
-    from fl.plan import plan_files
-
     index = plan_files.read_index(config.read_settings(folder).results)
     return index.runs if index else set()

@@ -18,7 +18,7 @@ from fl.notebook import keys
 from fl.notebook.display import Function, short_traceback, warn
 from fl.notebook.result import Result
 from fl.plan import config as config_files
-from fl.plan import overrides, plan, study_files
+from fl.plan import overrides, plan, plan_files, study_files
 from fl.plan.config import Settings
 
 FOLDER = Path("config")
@@ -157,13 +157,19 @@ def load(study: str, config: str | Path | None = None) -> Result:
     """Return the results of a study of ``config/studies`` from stored runs; nothing is trained.
 
     Args:
-        study: Name of the study.
+        study: Name of the study, or ``name`` of a call of `run`, with the plan that this wrote.
         config: Config folder, by default ``config`` in the working directory.
 
     Raises:
         FedloomError: If the study does not exist, or cannot be planned.
     """
-    folder = Path(config or FOLDER)
+    folder, settings = settings_of(config)
+    if plan_files.is_stored_alone(folder, settings.results, study):
+        stored = plan_files.read_study(settings.results, study)
+        bundles = {name: plan_files.read_bundle(settings.results, name) for name in stored.bundles}
+        for bundle in bundles.values():
+            plugins.use(bundle.plugins, Location("fl.load"))
+        return Result(stored, bundles, settings)
     overrides.check_study(folder, study, Location("fl.load"))
     planned = plan.read(folder, [study])
     plan.supply(planned.runs, planned.settings)

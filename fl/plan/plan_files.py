@@ -20,7 +20,7 @@ from fl.base.files import disk_errors, parse_json, sha256, write_json
 from fl.base.folders import VARIABLE
 from fl.base.hashes import change_stamp, digest
 from fl.base.specs import ComponentSpec
-from fl.plan import bundle, study_files
+from fl.plan import bundle, config, study_files
 from fl.plan.analyses import PlannedAnalysis
 from fl.plan.bundle import Bundle
 from fl.plan.config import Settings
@@ -125,6 +125,25 @@ def all_files(results: str | Path, kind: Kind) -> list[Path]:
 def index_file(results: str | Path) -> Path:
     """Return the file of the index, by which Snakemake goes."""
     return plan_folder(results) / "plan.json"
+
+
+def read_settings(folder: Path) -> Settings:
+    """Return ``config.yaml`` of a config folder; without it, what `fl.run` takes where it ran.
+
+    Raises:
+        ConfigError: For what is wrong with it; and without it, if there are no results either.
+    """
+    settings = Settings(studies=())
+    is_folder_of_calls = plan_folder(settings.results).is_dir()
+    if is_folder_of_calls and not (folder / "config.yaml").exists():
+        return settings
+    return config.read_settings(folder)
+
+
+def is_stored_alone(folder: Path, results: str | Path, name: str) -> bool:
+    """Whether a study has a plan and no file in a config folder, as that of a call of `fl.run`."""
+    is_file = study_files.file(folder, name).exists()
+    return not is_file and file_of(results, "studies", name).exists()
 
 
 def write(path: Path, content: Any) -> None:
@@ -302,11 +321,11 @@ def fingerprint(folder: Path, studies: Sequence[str], settings: Settings) -> str
     own = {study_files.file(folder, name) for name in studies}
     written = {*folder.rglob("*.yaml"), *folder.rglob("*.csv")}
     others = folder / study_files.FOLDER
-    config = {path for path in written if path in own or others not in path.parents}
+    sources = {path for path in written if path in own or others not in path.parents}
     code = {path for root in plugins.roots().values() for path in root.rglob("*.py")}
     code |= {*TEMPLATES.glob("report.*"), identity.NUMBERS}
-    hashes = {str(path): sha256(path) for path in config | code if path.is_file()}
-    return digest([asdict(settings), list(studies), hashes, _variables(config)])
+    hashes = {str(path): sha256(path) for path in sources | code if path.is_file()}
+    return digest([asdict(settings), list(studies), hashes, _variables(sources)])
 
 
 def _variables(files: Iterable[Path]) -> dict[str, str | None]:

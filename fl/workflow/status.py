@@ -106,12 +106,17 @@ def studies(results: Path) -> list[str]:
     return [*_index(results).studies]
 
 
+def stored_studies(results: Path) -> list[str]:
+    """Return the names of all studies with a plan, those of calls of `fl.run` too."""
+    return [path.stem for path in plan_files.all_files(results, "studies")]
+
+
 def _bundles_of(results: Path, study: str) -> list[str]:
     """Return the ids of a study's bundles. `fl.run` writes no index, only a file of its study."""
     index = plan_files.read_index(results)
     if index and study in index.studies:
         return index.studies[study].bundles
-    names = [path.stem for path in plan_files.all_files(results, "studies")]
+    names = stored_studies(results)
     if study not in names:
         raise unknown_name(Location("the command line"), "planned study", study, names)
     return plan_files.read_study(results, study).bundles

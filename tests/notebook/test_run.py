@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -12,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import planning
 import pytest
@@ -42,6 +44,18 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     planning.write_config(tmp_path, {"methods": {"fedavg": None, "ditto": {"lam": [0.1, 1.0]}}})
     return tmp_path
+
+
+class OneLayer(torch.nn.Module):
+    """The model of a class in a notebook."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(math.prod(shape), classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x.flatten(1))
+        return out
 
 
 def ids(result: fl.Result) -> set[str]:
@@ -125,6 +139,28 @@ def test_without_a_config_folder_results_lie_in_the_working_directory(
     monkeypatch.chdir(tmp_path)
     [run] = ids(fl.run(methods=["local"], **{**CALL, "rounds": 1}))
     assert Store(Path("results/runs")).has_weights(run)
+
+
+def test_commands_and_load_read_what_a_call_wrote_without_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each in a process of its own, which has not seen the class of the model."""
+    monkeypatch.chdir(tmp_path)
+    call = {**CALL, "rounds": 1, "model": OneLayer}
+    result = fl.run(methods=["fedavg"], name="mine", **call)
+    assert len(fl.load("mine").draws()) == 1
+    [command] = re.findall("fedloom (report .*?);", result.to_latex())
+    [run] = ids(result)
+    x, _ = result.inputs("fedavg", 0)
+    fl.load("mine").model("fedavg")
+    np.save("x.npy", np.zeros((2, *x.shape[1:]), "float32"))
+    environment = {**os.environ, "PYTHONPATH": str(planning.ROOT)}
+    for words in (["show"], ["show", "mine"], command.split(), ["predict", run, "x.npy"]):
+        subprocess.run([sys.executable, "-m", "fl", *words], check=True, env=environment)
+    assert Path("results/report/mine.html").exists()
+    assert capfd.readouterr().out.count("predicted") == 1
+    assert main.main(["show", "min"]) == 1
+    assert "'mine'" in capfd.readouterr().err
 
 
 def test_a_study_has_metrics_of_predictions_that_are_kept(lab: Path) -> None:
