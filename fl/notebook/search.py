@@ -158,6 +158,7 @@ def find(
 
     def train_trials(points: Sequence[TrainedPoint], text: str = "") -> Result:
         about = {"title": f"{title}: trials", "question": text, "max_runs": MAX_RUNS}
+        about["choice"] = "any" if space.search.pruner == "none" else "longest"
         methods = with_points(entries, points)
         return train(TRIALS, {**_trial_keys(study, space.search), **about, "methods": methods})
 

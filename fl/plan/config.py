@@ -273,6 +273,8 @@ class Study:
         max_runs: Largest number of runs; a study with more runs is refused as a mistake.
         grid: Hyper-parameters: `swept` over the entries' lists, or `published` values of ``best``
             if it has them.
+        choice: Points of a grid that validation data can choose: `any`, or only those that train
+            `longest`. A search with a pruner writes this, as pruned trials have fewer rounds.
         search_seed: Seed of random searches (`fl.plan.grids`).
         search: Search by `fedloom search` (``docs/guide/search.md``), see below; the runs of the
             study have its own values.
@@ -304,6 +306,7 @@ class Study:
     metrics: list[PredictedMetric] = field(default_factory=list)
     max_runs: Count = 10_000
     grid: Literal["swept", "published"] = "swept"
+    choice: Literal["any", "longest"] = "any"
     search_seed: Seed = 0
     search: Search | None = None
     best: Best | None = None

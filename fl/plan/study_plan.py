@@ -125,6 +125,7 @@ class StudyPlan:
     entries: dict[str, EntrySummary]
     names: dict[str, list[str]]
     ours: str | None = None
+    choice: str = "any"
     notes: list[str] = field(default_factory=list)
     hash: str = ""
 

@@ -136,6 +136,7 @@ def plan_study(expansion: Expansion, runs: list[Run], folder: Path) -> StudyPlan
         metrics=[*study.metrics],
         baseline=study.baseline,
         ours=study.ours,
+        choice=study.choice,
         contrasts=study.contrasts,
         runs=runs,
         settings=expansion.settings.settings,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fl.analyses.confusion import BINS
@@ -420,6 +421,10 @@ def grid_table(facts: Facts) -> Table | None:
     frame = frame[frame.groupby(summaries.KEY)["point"].transform("size") > 1]
     if frame.empty:
         return None
+    if not facts.over_draws:
+        is_waiting = frame.groupby(summaries.KEY)["n_missing"].transform("sum") > 0
+        words = np.where(is_waiting, "preliminary", "selected")
+        frame["selected"] = np.where(frame["selected"], words, "")
     replicates = facts.replicates
     values = " of each draw" if facts.over_draws else ""
     caption = f"Hyper-parameter grids: {unit(metric)}, mean ± standard deviation over {replicates}."
@@ -432,7 +437,7 @@ def grid_table(facts: Facts) -> Table | None:
     def selection(row: Record) -> str:
         if facts.over_draws:
             return f"in {row['selected']}" if row["selected"] else ""
-        return "selected" if row["selected"] else ""
+        return row["selected"]
 
     shown: dict[str, Show] = {
         "point": lambda row: row["point"] or "no grid values",

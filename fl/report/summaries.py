@@ -215,12 +215,12 @@ def _complete_points(runs: pd.DataFrame) -> dict[tuple[str, ...], np.ndarray]:
 def gaps(row: Mapping[Any, Any]) -> str:
     """Return a remark on missing runs of a row of `summarise` or `grid_points`: ``2 missing``.
 
-    It also names a grid with missing runs, whose best point may change.
+    It also names a grid with missing runs, whose choice waits for them.
     """
     words = [f"{row[f'n_{state}']} {state}" for state in (DIVERGED, MISSING) if row[f"n_{state}"]]
     planned, stored = row.get("n_points", 1), row.get("n_complete_points", 1)
     if 1 < planned > stored:
-        words.append(f"{stored} of {planned} grid points complete")
+        words.append(f"preliminary choice: {stored} of {planned} grid points complete")
     return ", ".join(words)
 
 

@@ -148,7 +148,12 @@ def collect(plan: StudyPlan, store: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         rows[SCORED] = best_rounds(rows, plan.metric)
     if (attacks := _attacks(rows, by_run)).any():
         rows[ATTACKS] = attacks
-    runs["selected"] = _selected(rows, runs, plan.metric)
+    candidates = runs
+    if plan.choice == "longest":
+        rounds = pd.Series([e.spec["training"]["rounds"] for e in entries.values()], runs.index)
+        longest = rounds.groupby([runs[key] for key in KEY]).transform("max")
+        candidates = runs[rounds == longest]
+    runs["selected"] = _selected(rows, runs, candidates, plan.metric)
     about = runs[[*POINT_COLUMNS, *hyper]].iloc[owner].reset_index(drop=True)
     return pd.concat([rows, about], axis=1), runs
 
@@ -385,9 +390,14 @@ def read_plan_hash(path: Path) -> tuple[str, bool] | None:
         return None
 
 
-def _selected(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.Series:
-    """Return whether each run is of the point that is best on validation data (ties: the first)."""
-    table = grid_points(rows, runs, metric)
+def _selected(
+    rows: pd.DataFrame, runs: pd.DataFrame, candidates: pd.DataFrame, metric: str
+) -> pd.Series:
+    """Return whether each run is of the point that is best on validation data (ties: the first).
+
+    Only points of ``candidates`` can be.
+    """
+    table = grid_points(rows, candidates, metric)
     grids = table.groupby(KEY, sort=False).agg(
         points=("point", "size"), finished=("n_seeds", "sum"), scored=("val", "count")
     )

@@ -106,7 +106,7 @@ def planned(made: Mapping[str, Any]) -> StudyPlan:
     study = with_settings(dict(made))
     ids = ("dataset_id", "partition_id")
     for run in study["runs"]:
-        run["spec"] = {"seed": run["seed"]}
+        run["spec"] = {"seed": run["seed"], **run.get("spec", {})}
         run["code"] = {key.removesuffix("_id"): run.get(key, "") for key in ids}
         run["defaults"] = []
     return from_json(StudyPlan, as_json(keys | study))

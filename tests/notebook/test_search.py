@@ -158,6 +158,10 @@ def test_a_search_that_is_killed_twice_ends_with_the_same_trials(
     assert stored[0] == stored[1], "every trial is in the store, and nothing else"
     assert set(first.trials["state"]) <= {COMPLETE, PRUNED}
     assert first.trials.groupby("entry")["chosen"].sum().eq(1).all()
+    of_trials = fl.load("tiny-trials").runs()
+    chosen = of_trials[of_trials["selected"]]
+    assert set(chosen["rounds"]) == {of_trials["rounds"].max()}, "no pruned one"
+    assert chosen["method"].nunique() == 2
     report = Path("results/plan/studies/tiny-trials.json").read_text()
     assert "5 trials of each entry" in report and "pruned" in report
     assert str(first).startswith("fedavg: 5 trials")

@@ -225,6 +225,17 @@ def test_the_runs_table_says_what_was_stacked_and_what_a_run_stands_on(tmp_path)
     assert before == {"a0": 0, "a1": 0, "f0": 10, "g0": 15}, "g1's and z0's are not known"
 
 
+def test_of_trials_only_one_with_all_rounds_is_chosen(tmp_path):
+    made = []
+    for run, rounds, value in (("p", 1, 0.9), ("q", 3, 0.5), ("r", 3, 0.6)):
+        write_run(tmp_path, run, [*clients([value]), *clients([value], split="val")])
+        made.append(entry(run, "fedavg", point={"lr": value}))
+        made[-1]["spec"] = {"training": {"rounds": rounds}}
+    for choice, chosen in (("any", "p"), ("longest", "r")):
+        _, runs = tables.collect(planned({**plan(made), "choice": choice}), tmp_path)
+        assert [*runs[runs["selected"]]["run"]] == [chosen]
+
+
 def test_points_of_a_grid_that_are_not_there_are_counted(tmp_path):
     made = grid(tmp_path)
     made["runs"] += [
@@ -236,7 +247,7 @@ def test_points_of_a_grid_that_are_not_there_are_counted(tmp_path):
     gridded, plain = row(summary, "fedprox"), row(summary, "fedavg")
     assert (gridded["n_points"], gridded["n_complete_points"], gridded["mean"]) == (3, 1, 0.5)
     assert (plain["n_points"], plain["n_complete_points"], plain["n_missing"]) == (1, 0, 1)
-    assert summaries.gaps(gridded) == "1 of 3 grid points complete"
+    assert summaries.gaps(gridded) == "preliminary choice: 1 of 3 grid points complete"
     assert summaries.gaps(plain) == "1 missing", "no grid"
     for run, value in (("r", 0.4), ("p1", 0.1)):
         write_run(tmp_path, run, [*clients([value]), *clients([value], split="val")], "diverged")
