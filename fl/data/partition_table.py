@@ -188,6 +188,22 @@ def read_users_table(spec: Mapping[str, Any]) -> pd.DataFrame:
     return read_partition(path) if path.suffix == ".pkl" else read(path)
 
 
+def left_out_note(table: pd.DataFrame, samples: int, source: str) -> str:
+    """Return a note on the samples of a data set that a user's table lacks; empty if none.
+
+    Args:
+        table: The table.
+        samples: Number of the data set's samples.
+        source: Name of the table, for the note.
+    """
+    count = samples - table["sample"].nunique()
+    verb = "is" if count == 1 else "are"
+    note = (
+        f"{count:,} of the {samples:,} samples {verb} left out, as {source} has no client of them"
+    )
+    return note if count > 0 else ""
+
+
 def read(path: str | Path) -> pd.DataFrame:
     """Return the table in a Parquet file with its extra columns and notes.
 

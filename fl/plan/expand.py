@@ -314,6 +314,7 @@ def expand(
         notes=[
             *draft.notes,
             *dict.fromkeys(findings.notes),
+            *dict.fromkeys(filter(None, (s.partition.note for s in scenarios.values()))),
             *budget_notes(components.entries, findings.without_passes),
             *_native_notes(runs, components.entries),
         ],

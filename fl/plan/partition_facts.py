@@ -102,6 +102,15 @@ class PartitionFacts:
         share = self.scheme.get(split, 0.0)
         return 0.0 if isinstance(share, str) else float(share)
 
+    @property
+    def note(self) -> str:
+        """What a study's author should know of the user's own table; empty for nothing."""
+        if self.own_table is None or self.dataset.size is None:
+            return ""
+        path, size = str(self.scheme["path"]), self.dataset.size
+        note = partition_table.left_out_note(self.own_table, size, path)
+        return note and f"{self.dataset_name}: {note}"
+
     def check(self, location: Location) -> None:
         """Raise `ConfigError` if the partition cannot be made, for all reasons at once."""
         problems = ConfigProblems()

@@ -112,7 +112,7 @@ def _client_counts(run: RunSpec) -> ClientCounts:
 @cache
 def _table_counts(path: Path, changed: int) -> ClientCounts:
     """Return the numbers of a user's own table, read again if its time ``changed``."""
-    table = partition_table.read(path)
+    table = partition_table.read_users_table({"path": str(path)})
     samples = float((table["split"] == "train").sum())
     return ClientCounts(
         table["client"].nunique(), len(partition_table.unseen_clients(table)), samples

@@ -290,6 +290,17 @@ def test_what_is_wrong_with_raw_inputs_has_the_words_of_training(
         assert text in str(caught.value)
 
 
+def test_whole_numbers_are_those_of_the_data_set() -> None:
+    """The pixels of `digits` go from 0 to 16, which a model sees as 0 to 1."""
+    digits = Input((1, 8, 8), "uint8", {"scale": 1 / 16, "mean": 0.3, "sd": 0.4})
+    for wrong, text in (
+        (pixels(2, 1, 8, 8) + 0.5, "Try: (16 * x).round()"),
+        (pixels(2, 1, 8, 8) + 100, "0 to 16"),
+    ):
+        with pytest.raises(FedloomError, match=re.escape(text)):
+            digits.read(wrong, "x")
+
+
 def test_what_cannot_be_asked_of_a_model_is_said(kept: dict[str, Kept], tmp_path: Path) -> None:
     result = kept["table"].result
     (tmp_path / "mine").mkdir()

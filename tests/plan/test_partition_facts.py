@@ -34,6 +34,7 @@ def test_a_users_table_is_read_once_for_all_questions(tmp_path: Path) -> None:
     path.unlink()
     assert facts.has_split("val") and not facts.has_split("server")
     assert facts.has_unseen_clients and facts.clients == 3
+    assert facts.note.startswith("digits: 1,789 of the 1,797 samples")
 
 
 def test_keys_of_a_scheme_tell_splits_and_clients() -> None:

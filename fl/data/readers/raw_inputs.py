@@ -232,10 +232,16 @@ class Input:
         if self.normalisation is None:
             kind = f"tokens from 0 to {self.tokens - 1}" if self.tokens else "tokens from 0 on"
         elif self.dtype == "uint8":
-            kind = "whole numbers from 0 to 255"
+            kind = f"whole numbers from 0 to {self._greatest}"
         text = f"{kind} [samples, {lengths}]"
         other = "a list of texts, or " * (self.text is not None)
         return other + "image files, or " * (self.images is not None) + text
+
+    @property
+    def _greatest(self) -> int:
+        """The greatest of whole numbers: what the data set scales to 1, else that of a byte."""
+        scale = float(self.normalisation["scale"]) if self.normalisation else 1.0
+        return round(1 / scale) if 1 / 255 < scale < 1 else 255
 
     def read(self, raw: Any, name: str) -> np.ndarray:
         """Return an array as the data set's, ``[samples, *shape]``.
@@ -272,9 +278,10 @@ class Input:
         if x.shape[1:] != self.shape:
             raise DataError(said, self.allowed, self._shape_advice(x))
         if self.normalisation is None or self.dtype == "uint8":
-            limit = 256 if self.normalisation is not None else self.tokens
+            limit = self.tokens if self.normalisation is None else self._greatest + 1
             if x.dtype.kind not in "iu":
-                raise DataError(said, self.allowed, _whole_advice(x))
+                greatest = 0 if self.normalisation is None else self._greatest
+                raise DataError(said, self.allowed, _whole_advice(x, greatest))
             if x.size and (x.min() < 0 or (limit and x.max() >= limit)):
                 problem = f"{name}: has numbers from {x.min()} to {x.max()}"
                 raise DataError(problem, self.allowed)
@@ -299,11 +306,12 @@ class Input:
         return ""
 
 
-def _whole_advice(x: np.ndarray) -> str:
-    """Return how floats may become whole numbers, or ""."""
+def _whole_advice(x: np.ndarray, greatest: int) -> str:
+    """Return how floats may become whole numbers up to the greatest one (0: tokens), or ""."""
     if x.size and not (x % 1).any():
         return "x.astype(int)"
-    return "(255 * x).round().astype('uint8')" if x.size and 0 <= x.min() <= x.max() <= 1 else ""
+    is_share = greatest and x.size and 0 <= x.min() <= x.max() <= 1
+    return f"({greatest} * x).round().astype('uint8')" if is_share else ""
 
 
 def list_images(raw: Any) -> list[Any]:
