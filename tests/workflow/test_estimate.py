@@ -80,8 +80,8 @@ def test_steps_of_a_table_of_ones_own_are_counted(
     assert client_steps(study) == 2 * 60 / 3 / 5
     clients = [{"train": [*range(30)], "test": [30]}, {"train": [*range(40, 50)], "test": [50]}]
     (tmp_path / "theirs.pkl").write_bytes(pickle.dumps({"data_indices": clients}))
-    theirs = settled("partition scheme", "file", path=str(tmp_path / "theirs.pkl"))
-    assert client_steps(spec(planned, "digits", theirs, batch_size=5, rounds=1)) == 40 / 5
+    study["partition"]["path"] = str(tmp_path / "theirs.pkl")
+    assert client_steps(study) == 40 / 5
 
 
 @pytest.mark.parametrize(
