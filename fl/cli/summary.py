@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl.base.hashes import digest
-from fl.base.units import duration, first_of, quantity, values_text
+from fl.base.units import duration, quantity, values_text
 from fl.cli.commands import add_config_option, add_words, say
 from fl.cli.stores import readable
 from fl.plan import analyses, continuation, overrides
@@ -96,7 +96,7 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
             note = f" ({n_incomplete} without {WEIGHTS})" if n_incomplete else ""
             counts = f"{stored:4} of {len(runs):4} runs stored{note}"
             yield f"  {method:16} {counts}   {setting}"
-            yield from (f"    {line}" for line in _source_lines(runs, sources))
+            yield from (f"    {line}" for line in continuation.source_lines(runs, sources))
             if every_run:
                 yield from (f"    {_run_line(run, to_train, damages)}" for run in runs)
         yield from (
@@ -136,20 +136,6 @@ def lines(plan: Plan, store: Store, every_run: bool = False) -> Iterator[str]:
         yield from _job_lines(plan, incomplete, store, rates)
         yield from _large_metrics_line(incomplete.values())
         yield from continuation.room_lines(incomplete.values(), store)
-
-
-def _source_lines(runs: Iterable[Run], sources: Mapping[str, Source]) -> Iterator[str]:
-    """Yield lines on runs of which the store has some with fewer rounds, and whether they go on."""
-    stored: dict[tuple[int, str], list[str]] = {}
-    for run in runs:
-        if source := sources.get(run.run):
-            stored.setdefault((source.rounds, source.problem), []).append(source.run)
-    for (rounds, problem), names in stored.items():
-        of_round = f"round {rounds} of run {first_of(names, 'run')}"
-        if problem:
-            yield f"begins with round 1, not after {of_round}: {problem}"
-        else:
-            yield f"goes on from {of_round}"
 
 
 def _remaining_spec(run: Run, sources: Mapping[str, Source]) -> Spec:

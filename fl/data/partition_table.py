@@ -198,9 +198,7 @@ def left_out_note(table: pd.DataFrame, samples: int, source: str) -> str:
     """
     count = samples - table["sample"].nunique()
     verb = "is" if count == 1 else "are"
-    note = (
-        f"{count:,} of the {samples:,} samples {verb} left out, as {source} has no client of them"
-    )
+    note = f"{count:,} of the {samples:,} samples {verb} left out: {source} has no client of them"
     return note if count > 0 else ""
 
 

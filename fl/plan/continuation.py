@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from fl.base import identity
 from fl.base.specs import Spec
-from fl.base.units import quantity, size
+from fl.base.units import first_of, quantity, size
 from fl.plan.bundle import Bundle, Run, missing_runs
 from fl.plan.run_spec import SPEC_ERRORS, RunSpec
 from fl.store.run_record import STATE
@@ -213,6 +213,32 @@ def _software() -> dict[str, str]:
     """Return the versions of what computes a run's numbers, without importing it."""
     packages = {name: metadata.version(name) for name in ("torch", "numpy")}
     return {"python": platform.python_version(), **packages}
+
+
+def source_lines(runs: Iterable[Run], sources: Mapping[str, Source]) -> Iterator[str]:
+    """Yield lines on runs of which the store has some with fewer rounds, and whether they go on."""
+    stored: dict[tuple[int, str], list[str]] = {}
+    for run in runs:
+        if source := sources.get(run.run):
+            stored.setdefault((source.rounds, source.problem), []).append(source.run)
+    for (rounds, problem), names in stored.items():
+        of_round = f"round {rounds} of run {first_of(names, 'run')}"
+        if problem:
+            yield f"begins with round 1, not after {of_round}: {problem}"
+        else:
+            yield f"goes on from {of_round}"
+
+
+def training_lines(bundles: Iterable[Bundle], store: Store) -> Iterator[str]:
+    """Yield what is said before training: `room_lines`, and which runs go on."""
+    keeping = [bundle for bundle in bundles if bundle.execution.keep_state]
+    if keeping:
+        yield from room_lines(keeping, store)
+        stored = Sources(store, with_state=True)
+    for bundle in keeping:
+        runs = missing_runs(bundle, store)
+        lines = source_lines(runs, stored.of_runs(runs, keeps_state=True))
+        yield from (f"{bundle.title}: {line}" for line in lines)
 
 
 def room_lines(bundles: Iterable[Bundle], store: Store) -> Iterator[str]:

@@ -83,7 +83,7 @@ class ProgressMonitor(threading.Thread):
     def run(self) -> None:
         """Print progress until `stop`, and then once more."""
         bundles, start = status.bundles(self._results, selected=self._selected), time.monotonic()
-        for line in continuation.room_lines(bundles, self._store):
+        for line in continuation.training_lines(bundles, self._store):
             self._output(line)
         while True:
             hours = (time.monotonic() - start) / 60

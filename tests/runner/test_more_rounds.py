@@ -15,6 +15,7 @@ from planning import Planned
 from fl.base import identity
 from fl.cli import main
 from fl.engine import client_states
+from fl.plan import continuation, plan
 from fl.store import run_check
 
 Plan = Callable[..., Planned]
@@ -207,6 +208,10 @@ def test_a_plan_says_what_goes_on_what_does_not_and_the_room_of_states(
         else:
             assert line.startswith("begins with round 1, not after ")
             assert line.endswith(OBSTACLES.get(label, "`execution: {keep_state: true}` keeps it"))
+    made = plan.make(study.root / "config")
+    told_by_run = continuation.training_lines(made.bundles.values(), study.store())
+    going_on = {line.partition(" on ")[0] for line in told_by_run if ": goes on" in line}
+    assert going_on == {"FedAvg", "Ditto"}
 
 
 OBSTACLES = {
