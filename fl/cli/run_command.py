@@ -109,7 +109,7 @@ def _new_log(results: Path) -> Path:
         # A second call at the same time goes on writing to the file that it has opened.
         path.unlink(missing_ok=True)
         path.touch()
-    say(f"Training starts. Log: {path}", file=sys.stderr)
+    say(f"Planning. Log: {path}", file=sys.stderr)
     return path
 
 
@@ -150,7 +150,8 @@ def _snakemake(words: Sequence[str], log: Path | None) -> int:
 def _last_lines(log: Path) -> Iterator[str]:
     """Return the end of a log, without the list of unfinished runs, which was shown already."""
     text = log.read_text(encoding="utf-8", errors="replace")
-    yield from text.partition(f"{FAILED}\n")[0].rstrip().splitlines()[-LAST_LINES:]
+    lines = text.partition(f"{FAILED}\n")[0].rstrip().splitlines()[-LAST_LINES:]
+    yield from (line for line in lines if not line.startswith("Using workflow specific profile"))
 
 
 def check_workflow() -> None:

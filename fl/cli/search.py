@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,7 @@ class _Stopped(Exception):
 def add(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of the command."""
     add_config_option(parser)
-    parser.add_argument("study", metavar="STUDY", help="a study with the key search")
+    parser.add_argument("words", metavar="STUDY", nargs="+", help="a study with the key search")
     parser.epilog = (
         "All trials are the study STUDY-trials, those that are chosen STUDY-chosen, both in the "
         "folder of STUDY. Words behind -- are for Snakemake: "
@@ -49,7 +50,7 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
 
 def _search(parsed: argparse.Namespace) -> int:
     run_command.check_workflow()
-    folder, name = parsed.config, parsed.study
+    folder, name = parsed.config, _name(parsed.words)
     settings = config.read_settings(folder)
     values, location = config.read_values(folder, name, overrides.COMMAND_LINE)
     with loading():
@@ -96,6 +97,21 @@ def _search(parsed: argparse.Namespace) -> int:
         say(line)
     say(f"all trials: {table}, fedloom report {name}-trials")
     return 0
+
+
+def _name(words: Sequence[str]) -> str:
+    """Return the study that the words name, or raise `ConfigError`."""
+    names, added = overrides.split(words)
+    if added:
+        problem = f"{' '.join(added)}: a search writes studies beside the file, with its keys alone"
+        advice = (
+            f"{', '.join(word.replace('=', ': ', 1) for word in added)} in the file of the study"
+        )
+        raise ConfigError(overrides.COMMAND_LINE, problem, advice=advice)
+    if len(names) != 1:
+        problem = f"{len(names)} studies are named, and not one"
+        raise ConfigError(overrides.COMMAND_LINE, problem, advice=f"fedloom search {names[0]}")
+    return names[0]
 
 
 def _check_written(path: Path) -> None:

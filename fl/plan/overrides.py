@@ -7,6 +7,7 @@ shares runs with the study of the file where their specs are equal.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fl.api.training import Training
-from fl.base import fields
+from fl.base import fields, registry
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 from fl.base.hashes import digest
 from fl.plan import config, yaml_text
@@ -38,6 +39,9 @@ LONGEST = 100
 
 HASHED = "overrides"
 """Key of this hash in a name: ``NAME,overrides=1a2b3c4d``."""
+
+ALL_KEYS = "docs/reference/config.md, which lists all keys"
+"""Where keys of a study are listed."""
 
 PLAIN_TEXT = re.compile(r"[A-Za-z_][\w.+-]*")
 """Text that a list of YAML can hold without quotes."""
@@ -256,7 +260,23 @@ def _apply(values: dict[str, Any], words: Sequence[str]) -> list[_Override]:
                 problem = f"sets the key of {_short(other.word)} too"
                 raise ConfigError(Location(_short(word), key), problem, advice="one of both")
         changes.append(change)
+    for change in changes:
+        if change.steps == ("methods",):
+            _check_named(values, Location(_short(change.word), change.key))
     return [change for change in changes if change.old != change.word]
+
+
+def _check_named(values: Values, place: Location) -> None:
+    """Raise `ConfigError` if new entries lack one that another key of the study names."""
+    entries = config.named_entries(values["methods"], place)
+    if not isinstance(entries, Mapping):
+        return  # The study's check says so.
+    for key in ("baseline", "ours"):
+        label = values.get(key)
+        if isinstance(label, str) and label not in entries:
+            problem = f"has no entry {label!r}, which is the study's {key}"
+            advice = f"{key}=null, or another entry: {key}={next(iter(entries), 'NAME')}"
+            raise ConfigError(place, problem, ", ".join(map(str, entries)), advice)
 
 
 def _set(values: dict[str, Any], key: str, value: Any, place: Location) -> _Override:
@@ -278,7 +298,7 @@ def _set(values: dict[str, Any], key: str, value: Any, place: Location) -> _Over
             advice = f"`--only {key}=...` for some of the study's runs, `seeds=[...]` for others"
             raise ConfigError(place, f"unknown key {key!r}", advice=advice)
         if names[0] not in training:
-            raise config.unknown_key(place, names[0], [*study, *training])
+            raise _unknown_key(values, key, value, place, [*study, *training])
         names = ["training", *names]
     if names[0] == "methods" and names[1:] and values.get("methods"):
         values["methods"] = config.named_entries(values["methods"], place)
@@ -306,6 +326,25 @@ def _set(values: dict[str, Any], key: str, value: Any, place: Location) -> _Over
     old = f"{name}={_text(node[step])}" if step in node else ""
     node[step] = value
     return _Override(name, tuple(steps), f"{name}={_text(value)}", old)
+
+
+def _unknown_key(
+    values: Values, key: str, value: Any, place: Location, names: Sequence[str]
+) -> ConfigError:
+    """Return the error for an unknown key, with the entries of the study that have such a key."""
+    entries = config.named_entries(values.get("methods"), COMMAND_LINE)
+    labels = []
+    for label, entry in entries.items() if isinstance(entries, Mapping) else ():
+        method = entry.get("method", label) if isinstance(entry, Mapping) else label
+        with contextlib.suppress(ConfigError):  # The study's check says what is wrong with it.
+            if key in registry.find("method", str(method), COMMAND_LINE).declared:
+                labels.append(label)
+    if labels:
+        verb = "has" if len(labels) == 1 else "have"
+        problem = f"unknown key {key!r} of the study, which {', '.join(labels)} {verb}"
+        return ConfigError(place, problem, advice=f"methods.{labels[0]}.{key}={_text(value)}")
+    error = config.unknown_key(place, key, names)
+    return error if error.advice else unknown_name(place, "key", key, names, ALL_KEYS)
 
 
 def _step(

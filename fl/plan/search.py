@@ -113,6 +113,7 @@ def distributions(
     """
     problems = ConfigProblems()
     common = [*_read(search.training, location / "training", problems)]
+    is_common_wrong = bool(problems.errors)
     by_entry: dict[str, list[Distribution]] = {}
     for label in search.methods.keys() - methods.keys():
         place = location / "methods" / label
@@ -124,6 +125,7 @@ def distributions(
         if key in entry
     }
     for label, entry in methods.items():
+        errors = len(problems.errors)
         of_entry = [*_read(search.methods.get(label), location / "methods" / label, problems)]
         searched = {d.path: d for d in (*common, *of_entry)}
         place = location / "methods" / label
@@ -132,6 +134,8 @@ def distributions(
             advice = f"two studies: in the second, {label} has its chosen values, and the entries "
             advice += "that start from it are searched, each under `search: methods:`"
             problems.errors.append(ConfigError(place, problem, advice=advice))
+        elif not searched and (is_common_wrong or len(problems.errors) > errors):
+            continue  # What is searched of it is mistyped.
         elif not searched and label not in starts:
             problem = "has no searched key, but all entries get the same number of trials"
             problems.errors.append(ConfigError(place, problem, FORMS, EXAMPLE))

@@ -27,7 +27,12 @@ from fl.plan.plan_files import PlanIndex
 from fl.runner import environment, slurm
 from fl.workflow import markers, sbatch, submission
 from fl.workflow.jobs import Machine
-from fl.workflow.monitor import InterruptHandler, ProgressMonitor, print_failures_at_exit
+from fl.workflow.monitor import (
+    InterruptHandler,
+    ProgressMonitor,
+    print_failures_at_exit,
+    print_line,
+)
 
 SHORT_MINUTES = 10
 """Limit of a job in minutes below which it waits for a large part of its time."""
@@ -159,6 +164,7 @@ class Session:
         if self._has_slurm:
             sbatch.name_jobs(self.workflow.scheduler._executor, self.plan.studies)
             self.interrupt.shim = sbatch.install(self.results)
+        print_line("Training starts.")
         self._progress.start()
 
     def succeed(self) -> None:

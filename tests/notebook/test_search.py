@@ -19,6 +19,7 @@ from notebooks import CALL
 
 import fl
 from fl.base.errors import ConfigError, FedloomError, Location, single_errors
+from fl.cli import main
 from fl.notebook.trials import COMPLETE, DIVERGED, PRUNED, TrainedPoint, Trials
 from fl.plan.config import Search
 from fl.plan.search import SearchSpace, distributions
@@ -235,6 +236,18 @@ def test_a_mistake_is_told_before_anything_is_trained(
     errors = [error for error in single_errors(caught.value) if value in str(error)]
     assert any(key in error.location.key for error in errors), caught.value
     assert not [*tmp_path.glob("results/runs/*")]
+
+
+def test_a_mistyped_distribution_is_the_only_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        fl.search(**arguments(search={**SEARCH, "training": {"lr": {"log": [1, 2]}}}))
+    assert len(single_errors(caught.value)) == 1
+    Path("Snakefile").touch()
+    assert main.main(["search", "tiny", "rounds=3"]) == 1
+    assert "rounds: 3 in the file" in capsys.readouterr().err
 
 
 def test_without_optuna_the_package_is_named(

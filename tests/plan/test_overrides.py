@@ -107,6 +107,13 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
     "a space behind =": (["lr=", "0.1"], "'lr='", "lr=0.1"),
     "spaces in quotes": (["lr = 0.1"], "'lr = 0.1'", "lr=0.1"),
     "an unknown key": (["rouns=5"], "rouns=5: rouns: unknown key", "'rounds'"),
+    "a key of a method": (["mu=0.3"], "mu=0.3: mu: unknown key", "methods.fedprox.mu=0.3"),
+    "a key that nothing has": (["foo=1"], "foo=1: foo: unknown key 'foo'", "docs/reference"),
+    "entries without the baseline": (
+        ["baseline=fedavg", "methods=[local]"],
+        "methods=[local]: methods: has no entry 'fedavg'",
+        "baseline=local",
+    ),
     "a key of another level": (["device=cpu"], "device=cpu: device", "`execution`"),
     "a seed": (["seed=1"], "seed=1: seed: unknown key", "--only seed"),
     "a list without quotes": (
