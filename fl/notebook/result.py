@@ -137,7 +137,14 @@ class Result:
 
     @short_traceback
     def plot(
-        self, kind: plots.Kind = "curves", axes: Axes | None = None, **setting: str
+        self,
+        kind: plots.Kind = "curves",
+        axes: Axes | None = None,
+        *,
+        methods: paper_table.Names = None,
+        metrics: paper_table.Names = None,
+        settings: paper_table.Names = None,
+        **setting: str,
     ) -> Axes | np.ndarray:
         """Draw a figure of the report with matplotlib; return its axes.
 
@@ -151,6 +158,9 @@ class Result:
                 their means, sorted; ``settings``, a map of differences from the baseline;
                 ``ranks``, a critical-difference diagram over at least five settings or draws.
             axes: Axes to draw on; by default those of a new figure.
+            methods: Entries, as in `to_latex`. Verdicts stay those among all entries.
+            metrics: Metrics, as in `to_latex`, each with axes of its own.
+            settings: Settings, as in `to_latex`.
             setting: ``dataset``, ``partition`` and ``model``, without the seeds of draws, to draw
                 one of several settings.
 
@@ -159,17 +169,17 @@ class Result:
         """
         study, location = self._facts(), Location(f"the study {self.study.study}")
         facts = study.merged_draws or study
-        settings = facts.settings
+        shown_methods, shown_metrics, shown = paper_table.chosen(facts, methods, metrics, settings)
         for key, value in setting.items():
             if key not in SETTING:
                 raise unknown_name(location, "argument", key, SETTING)
             place, value = SETTING.index(key), self._text(key, value)
-            known = {names[place] for names in settings}
+            known = {names[place] for names in shown}
             value = next((text for text in known if name_arguments(text) == value), value)
             if value not in known:
-                raise unknown_name(location, key, value, {names[place] for names in settings})
-            settings = [names for names in settings if names[place] == value]
-        return plots.plot(facts, kind, settings, axes)
+                raise unknown_name(location, key, value, known)
+            shown = [names for names in shown if names[place] == value]
+        return plots.plot(facts, kind, shown, axes, shown_methods, shown_metrics)
 
     @short_traceback
     def to_latex(

@@ -274,6 +274,17 @@ class Facts:
     def _claims_by_metric(self) -> dict[str, pd.DataFrame]:
         return {}
 
+    def only(self, methods: Sequence[str], metric: str) -> Facts:
+        """Return these facts of some methods, in their order, and of a metric.
+
+        Comparisons stay those of all methods, so that the verdicts are the report's.
+        """
+        runs = pd.concat([self.runs[self.runs["method"] == method] for method in methods])
+        rows = self.rows[self.rows["method"].isin(methods)]
+        facts = replace(self, plan=replace(self.plan, metric=metric), runs=runs, rows=rows)
+        facts._claims_by_metric[metric] = self.claims_on(metric)
+        return facts
+
     def _comparisons(self, split: str, metric: str) -> pd.DataFrame:
         """Return the comparisons on the clients of a split of test samples."""
         rows = self.rows[self.rows["split"] == split].assign(split="test")

@@ -104,7 +104,7 @@ def interval_drawings(facts: Facts, settings: Sequence[StudySetting]) -> list[Dr
         verdicts = _verdicts(facts, setting, str(means.index[0]))
         titles = [facts.methods[str(method)] for method in means.index]
         names = [_name(title) for title in titles]
-        kinds = [verdicts.get(str(method), claims.OPEN) for method in means.index]
+        kinds = [verdicts.get(str(method), claims.UNINFORMATIVE) for method in means.index]
         ordered = [units[method] for method in means.index]
         alt = f"means from {number(means.iloc[0], facts.metric)} ({titles[0]}) to "
         alt += f"{number(means.iloc[-1], facts.metric)} ({titles[-1]})."
@@ -117,9 +117,10 @@ def interval_drawings(facts: Facts, settings: Sequence[StudySetting]) -> list[Dr
 def _verdicts(facts: Facts, setting: StudySetting, best: str) -> dict[str, str]:
     """Return the verdict of each method against the baseline, or against the best method.
 
-    What it is compared with has an empty one.
+    What it is compared with has an empty one, and what is not tested has none.
     """
-    rows = rows_of_setting(facts.claims, setting).to_dict("records")
+    tested = facts.claims[claims.is_testable(facts.claims)]
+    rows = rows_of_setting(tested, setting).to_dict("records")
     baseline = facts.plan.baseline if facts.plan.baseline in facts.methods else None
     if baseline is not None:
         verdicts = {row["method"]: row["verdict"] for row in rows if row["other"] == baseline}
@@ -171,7 +172,7 @@ def _draw_intervals(
     """Draw a row for each method: its draws or seeds, the interval of their mean, and the mean."""
     scale, places = 100 if facts.metric in SHARES else 1, _rows(axes, names)
     is_against_best = facts.plan.baseline not in facts.methods
-    labels = {claims.UNINFORMATIVE: "no test", "": "best" if is_against_best else "baseline"}
+    labels = {claims.UNINFORMATIVE: "not tested", "": "best" if is_against_best else "baseline"}
     labelled: set[str] = set()
     for place, kind, units in zip(places, kinds, ordered, strict=True):
         colour, marker = STYLES[kind]
@@ -239,11 +240,13 @@ def map_drawing(facts: Facts, settings: Sequence[StudySetting]) -> Drawing | Non
     means = facts.summary.pivot_table("mean", SETTING, "method", dropna=False, observed=True)
     means = means.reindex(index=pd.MultiIndex.from_tuples(settings, names=SETTING))
     if baseline in facts.methods:
+        source = facts.methods[str(baseline)]
         differences = means.sub(means[baseline], axis=0).drop(columns=baseline)
         is_claim = facts.claims["verdict"].isin((claims.AHEAD, claims.BEHIND))
         is_claim &= facts.claims["other"] == baseline
         bold = {*facts.claims.loc[is_claim, KEY].itertuples(index=False, name=None)}
     else:
+        source = "the mean over methods"
         differences = means.sub(means.mean(axis=1), axis=0)
         bold = claims.leaders(facts.claims, facts.summary, baseline)
     differences = differences.dropna(axis=1, how="all")
@@ -253,7 +256,8 @@ def map_drawing(facts: Facts, settings: Sequence[StudySetting]) -> Drawing | Non
     table = differences[order].T
     names = [_name(facts.methods[str(method)]) for method in order]
     heads = ["\n".join(textwrap.wrap(facts.short_name(s), 20)) for s in settings]
-    draw = partial(_draw_map, table, names, heads, bold, metric)
+    key = f"{unit(metric)}: difference from {source}; blue: better, red: worse"
+    draw = partial(_draw_map, table, names, heads, bold, metric, key)
     alt = f"{len(names)} methods by {len(heads)} settings; {facts.methods[str(order[0])]} has the "
     alt += "best mean."
     width = float(np.clip(2.2 + 0.45 * len(heads), FIGURE_WIDTH, 8.6))
@@ -266,10 +270,11 @@ def _draw_map(
     heads: list[str],
     bold: set[tuple[str, ...]],
     metric: str,
+    key: str,
     look: Look,
     axes: Axes,
 ) -> None:
-    """Draw differences, methods by settings, as coloured cells with numbers."""
+    """Draw differences, methods by settings, as coloured cells with numbers, above their key."""
     import matplotlib
 
     values = table.to_numpy(float) * (1 if rising(metric) else -1)
@@ -297,6 +302,7 @@ def _draw_map(
                 color="white" if is_dark else "black",
                 weight="bold" if (*setting, method) in bold else "normal",
             )
+    axes.set_xlabel("\n".join(textwrap.wrap(key, 45)), fontsize=6.5)
     axes.set_xlim(-0.5, len(heads) - 0.5)
     axes.set_xticks(range(len(heads)), heads, fontsize=7, rotation=35, ha="left")
     for label in axes.get_xticklabels():

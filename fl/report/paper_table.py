@@ -7,7 +7,7 @@ the same entries in bold.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import pandas as pd
@@ -49,7 +49,8 @@ def values(
 
     Returns:
         `COLUMNS`: ``mean`` and ``sd`` over ``n`` draws or seeds, shares as fractions of one, and
-        whether an entry is marked as ``best``, among all entries of the study.
+        whether an entry is marked as ``best``: by tests among all entries of the study, by means
+        among those of the table.
 
     Raises:
         ConfigError: For a name that the study does not have, and an empty list.
@@ -59,20 +60,12 @@ def values(
     place = Location(f"the study {facts.plan.study}")
     if best is not None and best not in get_args(Best):
         raise unknown_name(place, "value of best", best, [*get_args(Best), "None"])
-    entries = {method: [method] for method in facts.methods}
-    titles = dict(zip(facts.runs["title"], facts.runs["method"], strict=True))
-    for name, method in [*titles.items(), *((t, m) for m, t in facts.methods.items())]:
-        entries.setdefault(name, [method])
-    recorded = {metric: [metric] for metric in test_metrics(facts)}
-    if not recorded or facts.summary["mean"].isna().all():
-        raise DataError(f"{place}: no run is complete, so that there is no table", advice="run it")
-    chosen_methods = _chosen(place, "method", methods, entries, [*facts.methods])
-    chosen_metrics = _chosen(place, "metric", metrics, recorded, [facts.metric])
-    chosen_settings = _chosen(place, "setting", settings, _settings(facts), facts.settings)
+    chosen_methods, chosen_metrics, chosen_settings = chosen(facts, methods, metrics, settings)
     rows: list[tuple[Any, ...]] = []
     for metric in chosen_metrics:
         summary = facts.summary if metric == facts.metric else facts.summarise(metric)
-        marked = _marked(facts, metric, summary, best)
+        shown = summary[summary["method"].isin(chosen_methods)]
+        marked = _marked(facts, metric, shown if best == "mean" else summary, best)
         by_key = {(*(row[k] for k in summaries.KEY),): row for row in summary.to_dict("records")}
         for setting in chosen_settings:
             for method in chosen_methods:
@@ -81,6 +74,30 @@ def values(
                 numbers = (row["mean"], row["sd_seeds"], row["n_seeds"])
                 rows.append((*key, facts.methods[method], metric, *numbers, key in marked))
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def chosen(
+    facts: Facts, methods: Names, metrics: Names, settings: Names
+) -> tuple[list[str], list[str], list[StudySetting]]:
+    """Return the methods, metrics and settings that names stand for, see `values`.
+
+    Raises:
+        ConfigError: For a name that the study does not have, and an empty list.
+        DataError: If no run is complete.
+    """
+    place = Location(f"the study {facts.plan.study}")
+    entries = {method: [method] for method in facts.methods}
+    titles = dict(zip(facts.runs["title"], facts.runs["method"], strict=True))
+    for name, method in [*titles.items(), *((t, m) for m, t in facts.methods.items())]:
+        entries.setdefault(name, [method])
+    recorded = {metric: [metric] for metric in test_metrics(facts)}
+    if not recorded or facts.summary["mean"].isna().all():
+        raise DataError(f"{place}: no run is complete, so that nothing is shown", advice="run it")
+    return (
+        _chosen(place, "method", methods, entries, [*facts.methods]),
+        _chosen(place, "metric", metrics, recorded, [facts.metric]),
+        _chosen(place, "setting", settings, _settings(facts), facts.settings),
+    )
 
 
 def _settings(facts: Facts) -> dict[str, list[StudySetting]]:
@@ -170,11 +187,17 @@ def table(facts: Facts, frame: pd.DataFrame, best: Best | None = "significant") 
     if several and len(settings) == 1:
         notes.append(f"Setting: {facts.short_name(settings[0])}.")
     note = " ".join(dict.fromkeys(filter(None, notes)))
-    text = caption(facts, metrics, tables[metrics[0]], best)
+    text = caption(facts, metrics, tables[metrics[0]], best, titles)
     return Table("results", text, columns, tuple(rows), note=note, scope=facts.common_note)
 
 
-def caption(facts: Facts, metrics: Sequence[str], summary: pd.DataFrame, best: Best | None) -> str:
+def caption(
+    facts: Facts,
+    metrics: Sequence[str],
+    summary: pd.DataFrame,
+    best: Best | None,
+    shown: Iterable[str],
+) -> str:
     """Return sentences on what the numbers are, which of them are in bold, and by which test."""
     named = f"test {unit(metrics[0])}" if len(metrics) == 1 else "values on test samples"
     of = f"Final {named}: mean over clients, then mean ± standard deviation over "
@@ -183,7 +206,9 @@ def caption(facts: Facts, metrics: Sequence[str], summary: pd.DataFrame, best: B
         return of
     if best == "mean":
         denied = denial(facts, metrics[0]) if len(metrics) == 1 else ""
-        return f"{of} Bold: the best mean of each setting{denied}."
+        is_whole = set(shown) == {*facts.methods}
+        among = "" if is_whole else " among these methods"
+        return f"{of} Bold: the best mean of each setting{among}{denied}."
     frames = [facts.claims_on(metric) for metric in metrics]
     frame = pd.concat(frames)
     tests = frame[claims.is_testable(frame)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -14,6 +15,7 @@ from fl.base.schema import SETTING, StudySetting, rising
 from fl.base.units import size
 from fl.blocks.plotting import N_COLOURS, PRINT, Look
 from fl.report import figures, many_methods, summaries
+from fl.report.cells import unit
 from fl.report.facts import Facts, rows_of_setting
 from fl.report.figures import Series
 from fl.report.many_methods import Drawing
@@ -105,7 +107,12 @@ def upload_frame(facts: Facts) -> pd.DataFrame:
 
 
 def plot(
-    facts: Facts, kind: Kind, settings: Sequence[StudySetting], axes: Axes | None = None
+    facts: Facts,
+    kind: Kind,
+    settings: Sequence[StudySetting],
+    axes: Axes | None = None,
+    methods: Sequence[str] | None = None,
+    metrics: Sequence[str] | None = None,
 ) -> Axes | np.ndarray:
     """Draw a plot of each setting; return its axes, or an array of axes for several settings.
 
@@ -113,6 +120,8 @@ def plot(
         facts: The study.
         kind: Kind of the plot.
         settings: The settings.
+        methods: Labels of the entries, in their order; by default all.
+        metrics: Metrics, each with plots of its own; by default the study's.
         axes: Axes for a single setting; by default those of a new figure of pyplot.
 
     Raises:
@@ -124,13 +133,18 @@ def plot(
 
     if kind not in get_args(Kind):
         raise unknown_name(Location("plot"), "kind", kind, get_args(Kind))
-    drawings = _drawings(facts, kind, settings)
+    names = {metric: f": {unit(metric)}" * (len(metrics or ()) > 1) for metric in metrics or ()}
+    drawings = [
+        replace(drawing, title=drawing.title + names.get(metric, ""))
+        for metric in metrics or [facts.metric]
+        for drawing in _drawings(facts.only(methods or [*facts.methods], metric), kind, settings)
+    ]
     if not drawings:
         raise DataError(f"plot: {_missing(kind)}")
     if axes is not None and len(drawings) > 1:
         raise DataError(
-            f"plot: {len(drawings)} settings have one pair of axes",
-            advice="choose one by `dataset=`, `partition=` and `model=`",
+            f"plot: {len(drawings)} plots have one pair of axes",
+            advice="choose one by `settings=` and `metrics=`",
         )
     with matplotlib.rc_context(PRINT.style()):
         if axes is None:

@@ -147,6 +147,13 @@ def test_plots_are_axes_of_matplotlib(result: fl.Result) -> None:
     assert names == {"Local", "FedAvg", "more (ours)"}
     clients: Any = result.plot("clients", partition=chosen)
     assert len(clients.get_yticks()) == 3
+    few: Any = result.plot(methods=["more", "local"], metrics="loss", settings=chosen)
+    assert {line.get_label() for line in few.lines} == {"more (ours)", "Local"}
+    assert len(result.plot(metrics=["loss", "accuracy"])) == 4
+    intervals: Any = result.plot("intervals", settings=chosen)
+    assert "not tested" in [text.get_text() for text in intervals.get_legend().get_texts()]
+    cells: Any = result.plot("settings", methods=["more", "local"])
+    assert "accuracy (%)" in cells.get_xlabel() and "better" in cells.get_xlabel()
     figure = matplotlib.figure.Figure()
     own = figure.add_subplot()
     assert result.plot("cost", own, partition=chosen) is own
@@ -154,7 +161,7 @@ def test_plots_are_axes_of_matplotlib(result: fl.Result) -> None:
     for wrong, message in (
         (lambda: result.plot("curve"), "unknown kind 'curve'"),
         (lambda: result.plot(partition="iid"), "unknown partition 'iid'"),
-        (lambda: result.plot(axes=own), "2 settings have one pair of axes"),
+        (lambda: result.plot(axes=own), "2 plots have one pair of axes"),
         (lambda: result.plot("ranks"), "5 settings or draws"),
         (lambda: result.to_latex("cost"), "unknown table 'cost'.*did you mean 'costs'"),
         (lambda: result.to_markdown("costs", methods=["local"]), "'costs'.*methods="),
@@ -180,6 +187,7 @@ def test_a_composed_table_is_the_same_in_all_formats(result: fl.Result) -> None:
     chosen: dict[str, Any] = {"methods": ["more", "Local"], "metrics": "loss", "best": "mean"}
     frame = result.to_frame(**chosen)
     assert [*frame["method"].unique()] == ["more", "local"] and len(frame) == 4
+    assert [*frame.groupby("partition")["best"].sum()] == [1, 1], "of those that are shown"
     means = result.table("loss").set_index(["partition", "method"])["mean"]
     for row in frame.to_dict("records"):
         assert row["mean"] == means[row["partition"], row["method"]]

@@ -226,7 +226,7 @@ def test_intervals_are_sorted_and_marked_by_verdict(drawn: Facts):
     assert names[0].startswith("Method 8") and names[-2:] != names[:2]
     assert max(name.count("\n") for name in names) == 2 and "…" in names[0]
     words = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert words == ["ahead", "no test", "baseline"], "method 1 equals the baseline"
+    assert words == ["ahead", "not tested", "baseline"], "method 1 equals the baseline"
     pairs = replace(drawn, plan=replace(drawn.plan, baseline=None))
     axes = Figure().add_subplot()
     many_methods.interval_drawings(pairs, pairs.settings)[0].draw(PRINT, axes)
