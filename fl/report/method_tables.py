@@ -437,7 +437,7 @@ def grid_table(facts: Facts) -> Table | None:
     def selection(row: Record) -> str:
         if facts.over_draws:
             return f"in {row['selected']}" if row["selected"] else ""
-        return row["selected"]
+        return str(row["selected"])
 
     shown: dict[str, Show] = {
         "point": lambda row: row["point"] or "no grid values",
