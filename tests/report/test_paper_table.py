@@ -79,7 +79,7 @@ def test_where_none_is_ahead_of_the_baseline_all_are_bold_that_it_is_not_ahead_o
 
 def test_what_is_bold_does_not_depend_on_what_is_shown(facts: Facts):
     assert bold(facts, methods=["noisy", "worse"]) == set()
-    assert bold(facts, methods=["worse", "good"], best="mean") == set()
+    assert bold(facts, methods=["worse", "good"], best="mean") == {"good"}
 
 
 def test_too_few_draws_mark_nothing_and_the_caption_says_so(make: Make):
