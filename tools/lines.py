@@ -24,7 +24,7 @@ FRONT_ENDS = ("cli", "notebook", "report", "workflow")
 """Folders of ``fl`` that start runs and read them; the core imports none of them."""
 
 LIBRARY = (
-    *("methods", "blocks", "models", "terms", "uploads", "analyses"),
+    *("methods", "blocks", "models", "terms", "uploads", "participation", "analyses"),
     *("data/datasets", "data/readers", "data/schemes", "api/tasks"),
 )
 """Folders of ``fl`` with one file per component, and the building blocks of components."""

@@ -107,6 +107,18 @@ from fl.api.uploads import (
     per_round as per_round,
 )
 
+# Who takes part in rounds, and when.
+from fl.api.participation import (
+    ArrivedUploads as ArrivedUploads,
+    AsynchronousServer as AsynchronousServer,
+    DeviceTable as DeviceTable,
+    Offer as Offer,
+    Outcome as Outcome,
+    Presence as Presence,
+    Selection as Selection,
+    staleness_factor as staleness_factor,
+)
+
 # Networks.
 from fl.api.network import Around as Around, Network as Network, Output as Output
 from fl.pytorch.vision import load_pretrained as load_pretrained, torchvision as torchvision

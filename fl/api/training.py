@@ -67,6 +67,11 @@ class Training:
             0.35 of 10 are 4.
         stragglers: Share of a round's clients that do only a part of the local training: a random
             number of its epochs (or steps, with `local_steps`); see `fl.engine.batches`.
+        over_selection: Clients that are selected for each one that is needed: the server goes on
+            when the first ones have answered, and the work of the others is lost. It needs
+            `devices`.
+        deadline: Seconds after which a round ends; what comes later is lost, but the first answer
+            is always waited for; null: none. It needs `devices`.
         partial_work: Whether the work of stragglers is `kept` and averaged like that of others, or
             `dropped`. Dropped clients take no part in the round, but one client always does.
         arithmetic: `portable`: all x86-64 processors since 2013 give the same bits, on one thread;
@@ -122,6 +127,8 @@ class Training:
     participation: Annotated[float, Bound(above=0, high=1)] = 1.0
     stragglers: Share = 0.0
     partial_work: Literal["kept", "dropped"] = "kept"
+    over_selection: Annotated[float, Bound(low=1)] = 1.0
+    deadline: Positive | None = None
     arithmetic: Literal["auto", "portable", "native"] = "auto"
     rounding: Index = 0
     precision: Literal["float32", "float64", "mixed"] = "float32"

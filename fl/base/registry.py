@@ -38,6 +38,9 @@ FOLDER_BY_KIND = {
     "alteration": "terms/alterations",
     "upload filter": "uploads/filters",
     "aggregation": "uploads/aggregations",
+    "devices": "participation/devices",
+    "selection": "participation/selections",
+    "asynchronous server": "participation/servers",
     "model": "models",
     "task": "api/tasks",
     "data set": "data/datasets",
@@ -52,6 +55,9 @@ COMMAND_BY_KIND = {
     "alteration": "alterations",
     "upload filter": "filters",
     "aggregation": "aggregations",
+    "devices": "devices",
+    "selection": "selections",
+    "asynchronous server": "servers",
     "data set": "datasets",
     "model": "models",
     "partition scheme": "partitions",
@@ -64,6 +70,9 @@ ADDED_KINDS = {
     "alterations": "alteration",
     "wire": "upload filter",
     "aggregation": "aggregation",
+    "devices": "devices",
+    "selection": "selection",
+    "asynchronous": "asynchronous server",
 }
 """Kinds of components that a study adds to a method, by key of a spec.
 

@@ -52,6 +52,21 @@ UNSEEN = "unseen"
 their test samples; means of ``test`` are over the clients that are trained on.
 """
 
+CLOCK = "clock"
+"""In results, the split of what is known of a round as a whole, if clients have devices."""
+SERVER_ROW = -1
+"""The client of such rows."""
+CLOCK_METRICS = {
+    "seconds": "simulated seconds since the begin of training at which the round ends",
+    "slowest": "simulated seconds of the participant that takes longest",
+    "idle": "share of that time in which a participant waits, mean over participants",
+    "lost": "share of clients' working time whose result the server does not use",
+    "dropped": "clients whose result the server does not use",
+    "bytes_down": "bytes that the server sends",
+    "bytes_up": "bytes that the server receives",
+}
+"""Metrics of such rows, and what they are; ``n`` is the number of participants."""
+
 REWEIGHTED = "reweighted_accuracy"
 """Accuracy on the test samples of all clients, where each class is weighted by its share of the
 client's own training samples; measured where a study asks for it (``test: reweighted``). There is

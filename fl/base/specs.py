@@ -21,6 +21,9 @@ class MethodSpec(TypedDict):
     alterations: NotRequired[Sequence[ComponentSpec]]
     wire: NotRequired[Sequence[ComponentSpec]]
     aggregation: NotRequired[Sequence[ComponentSpec]]
+    devices: NotRequired[Sequence[ComponentSpec]]
+    selection: NotRequired[Sequence[ComponentSpec]]
+    asynchronous: NotRequired[Sequence[ComponentSpec]]
 
 
 class Spec(MethodSpec):

@@ -27,9 +27,10 @@ from fl.data import partition_table
 from fl.data.dataset import Modality, input_names
 from fl.data.normalisation import fill_gaps, measure_normalisation, rank_words
 from fl.engine.client_data import TEST_OWN, ClientData
+from fl.engine.participation_setup import with_participation
 from fl.engine.run_setup import MethodComponents, RunSetup
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
-from fl.engine.simulation import Simulation
+from fl.engine.simulation import Simulation, Trainable
 from fl.pytorch.construction import adapt
 
 if TYPE_CHECKING:
@@ -205,7 +206,25 @@ def assemble(
         shape = arrays.shape
     run = assembly.simulation(lambda: assembly.module(shape), arrays, data)
     count = spec.get("train_on")
-    return train_on_subset(run, count) if isinstance(count, int) else run
+    run = train_on_subset(run, count) if isinstance(count, int) else run
+    return with_participation(run, components.method)
+
+
+def sibling(run: Trainable, components: MethodComponents, seed: int) -> Trainable:
+    """Make another run on the same data as a run, with its own method and seed.
+
+    Args:
+        run: The run.
+        components: The method of the other one, and what its study adds to it.
+        seed: Seed of the other one.
+    """
+    if isinstance(run, Simulation):
+        return with_participation(Simulation.of(components, run, seed), components)
+    from fl.engine.modality_simulation import ModalitySimulation
+
+    assert isinstance(run, ModalitySimulation)
+    by_modality = tuple(Simulation.of(components, own, seed) for own in run.by_modality)
+    return ModalitySimulation.of(components, run.joint, seed, run.modality, by_modality)
 
 
 def _assemble_modalities(assembly: Assembly, modality: np.ndarray) -> ModalitySimulation:
@@ -223,6 +242,9 @@ def _assemble_modalities(assembly: Assembly, modality: np.ndarray) -> ModalitySi
             "inputs",
         )
     data, components = assembly.data, assembly.components
+    if components.method.decide_participation:
+        problem = "devices, selection, asynchronous: are set, but clients differ in modality"
+        raise FedloomError(problem, advice="leave them out")
 
     def group_module(group: Sequence[Modality]) -> nn.Module:
         model = assembly.module(assembly.shapes)

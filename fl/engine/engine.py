@@ -24,6 +24,7 @@ from fl.engine.client_states import ClientStates
 from fl.engine.state import (
     HOST,
     UNDIVIDED,
+    Arrivals,
     Division,
     PhaseResults,
     PhaseSchedule,
@@ -106,7 +107,8 @@ def run_rounds(
     Returns:
         For each run the state after the round, and the participants' mean training losses, [m].
     """
-    if len(states) > 1 and backend not in STACKING_BACKENDS:
+    is_asynchronous = any(schedule.arrivals for schedule in schedules)
+    if len(states) > 1 and (is_asynchronous or backend not in STACKING_BACKENDS):
         runs = zip(methods, states, schedules, strict=True)
         return [
             run_rounds([method], [state], [schedule], backend, division)[0]
@@ -118,9 +120,9 @@ def run_rounds(
             of_phase = [phase for schedule in schedules if (phase := schedule.phases[number])]
             results = run_phase(phases[0], states, of_phase, schedules[0], backend, division)
             states = [
-                _aggregate(phase, state, schedule.clients, result)
-                for phase, state, schedule, result in zip(
-                    phases, states, of_phase, results, strict=True
+                _aggregate(phase, state, schedule.clients, whole.arrivals, result)
+                for phase, state, schedule, whole, result in zip(
+                    phases, states, of_phase, schedules, results, strict=True
                 )
             ]
             losses = [torch.cat(result.losses) for result in results]
@@ -152,7 +154,8 @@ def run_phase(
     own_schedules = division.own_participants(schedules)
     stacks = list(_stack_rows(states, own_schedules))
     is_divided = own_schedules is not schedules or len(stacks) > 1
-    averaging = is_divided and isinstance(phase.aggregate, WeightedAverage)
+    arrivals = round_schedule.arrivals
+    averaging = is_divided and isinstance(phase.aggregate, WeightedAverage) and not arrivals
     messages = [phase.send(state.server) if phase.send else state.server for state in states]
     servers = trees.stack(messages) if len(states) > 1 else messages[0]
     batches = _join_runs(own_schedules)
@@ -190,18 +193,17 @@ def run_phase(
     return division.join_results(schedules, results, averaging)
 
 
-def _aggregate(phase: Phase, state: State, clients: Tensor, results: PhaseResults) -> State:
+def _aggregate(
+    phase: Phase, state: State, clients: Tensor, arrivals: Arrivals | None, results: PhaseResults
+) -> State:
     """Return a run's state after the server has aggregated the uploads of these clients."""
-    returned = phase.aggregate(
-        state.server,
-        trees.concatenate(results.client_states),
-        trees.concatenate(results.uploads),
-        torch.cat(results.n),
-    )
+    uploads, n = trees.concatenate(results.uploads), torch.cat(results.n)
+    if arrivals:
+        state, uploads = arrivals.rebase(state, uploads, n)
+    returned = phase.aggregate(state.server, trees.concatenate(results.client_states), uploads, n)
     server, client_states = returned_states("aggregate", returned)
-    return State(
-        server, state.client_states.replace_clients(clients, trees.to(client_states, HOST))
-    )
+    client_states = state.client_states.replace_clients(clients, trees.to(client_states, HOST))
+    return replace(state, server=server, clients=client_states)
 
 
 def _join_runs(schedules: Sequence[PhaseSchedule]) -> Schedules:
@@ -242,8 +244,10 @@ def _client_stack(
             payloads = trees.vmap(phase.payload, (None, 0))(states[run].server, clients)
             clients = {**clients, PAYLOAD: payloads}
         by_run.append(clients)
-    server_is_stacked = len(states) > 1
-    if server_is_stacked:
+    server_is_stacked = len(states) > 1 or round_schedule.arrivals is not None
+    if round_schedule.arrivals:
+        servers = trees.take(round_schedule.arrivals.sent, rows)
+    elif server_is_stacked:
         servers = trees.take(servers, torch.from_numpy(runs).to(device))
     stack = trees.concatenate(by_run)
     return ClientStack(

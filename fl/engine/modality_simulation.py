@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from fl.api.method import MODALITY, Method, declaration_of
 from fl.api.task import Task
@@ -73,11 +74,6 @@ class ModalitySimulation:
         joint = Simulation(**setup.values(), method=method, seed=seed)
         return cls(joint, modality, by_modality, methods)
 
-    def with_method(self, components: MethodComponents, seed: int) -> ModalitySimulation:
-        """Make the simulation of another run on the same data, with its own method and seed."""
-        by_modality = tuple(run.with_method(components, seed) for run in self.by_modality)
-        return self.of(components, self.joint, seed, self.modality, by_modality)
-
     @property
     def method(self) -> Method:
         """The method of all modalities together."""
@@ -114,7 +110,7 @@ class ModalitySimulation:
         state = self.joint.begin(weights, {MODALITY: torch.from_numpy(self.modality)})
         return modality_rounds.zero_missing_weights(state, self.modality_methods, self.modality)
 
-    def round_schedule(self, round_: int) -> ModalitySchedule:
+    def round_schedule(self, round_: int, state: State | None = None) -> ModalitySchedule:
         """Return the participants and batches of a round, 1, 2, ..., R."""
         scheduler = self.joint.scheduler
         clients, work = scheduler.participants(round_)
@@ -134,6 +130,10 @@ class ModalitySimulation:
         return ModalitySchedule(
             **vars(schedule), by_modality=tuple(by_modality), methods=self.modality_methods
         )
+
+    def finish_round(self, schedule: RoundSchedule, state: State, losses: Tensor) -> State:
+        """Return the state after a round; participation follows from the seed."""
+        return state
 
     run_rounds = staticmethod(modality_rounds.run_rounds)
 

@@ -45,6 +45,9 @@ class MethodComponents:
         alterations: Alterations of features.
         upload_filters: Filters that change what clients send, in the order in which they act.
         aggregation: At most one aggregation, which replaces the mean of uploads.
+        devices: At most one component that draws the devices of clients.
+        selection: At most one selection of clients.
+        asynchronous: At most one asynchronous server.
     """
 
     method: Any
@@ -52,6 +55,14 @@ class MethodComponents:
     alterations: tuple[Any, ...] = ()
     upload_filters: tuple[Any, ...] = ()
     aggregation: tuple[Any, ...] = ()
+    devices: tuple[Any, ...] = ()
+    selection: tuple[Any, ...] = ()
+    asynchronous: tuple[Any, ...] = ()
+
+    @property
+    def decide_participation(self) -> bool:
+        """Whether more than the seed decides who takes part in rounds."""
+        return bool(self.devices or self.selection or self.asynchronous)
 
 
 @seeded(CONSTRUCTION_SEED)

@@ -49,6 +49,11 @@ class Scheduler:
         count = training.participants(len(candidates))
         generator = rng.generator(self.seed, "participants", round_)
         clients = np.sort(generator.choice(candidates, count, replace=False))
+        return self.with_stragglers(clients, round_)
+
+    def with_stragglers(self, clients: np.ndarray, round_: int) -> tuple[np.ndarray, WorkShares]:
+        """Draw which of a round's clients do a part of their work, or none; see `participants`."""
+        training = self.setup.training
         stragglers = draw_stragglers(clients.tolist(), training, self.seed, round_)
         if training.partial_work == "dropped":
             return np.array([k for k in clients if k not in stragglers]), ()

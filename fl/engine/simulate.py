@@ -21,8 +21,8 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.base.errors import FedloomError
-from fl.base.schema import GLOBAL, PERSONAL, rising
-from fl.engine.evaluate import losses_table
+from fl.base.schema import CLOCK, GLOBAL, PERSONAL, SERVER_ROW, rising
+from fl.engine.evaluate import losses_table, metrics_table
 from fl.engine.simulation import Trainable
 from fl.engine.state import UNDIVIDED, Division, RoundSchedule, State, check_server
 from fl.pytorch import random_numbers
@@ -113,7 +113,9 @@ def lockstep(
         scores = {key: validation_scores(simulations[key], rows[key]) for key in running}
     for number in range(completed + 1, total + 1):
         runs = [simulations[key] for key in running]
-        schedules = [run.round_schedule(number) for run in runs]
+        schedules = [
+            run.round_schedule(number, running[key]) for key, run in zip(running, runs, strict=True)
+        ]
         initial_states = random_numbers.generator_states()
         methods = [run.method for run in runs]
         results = runs[0].run_rounds(methods, [*running.values()], schedules, backend, division)
@@ -126,6 +128,10 @@ def lockstep(
             )
         for state, (new_state, _) in zip(running.values(), results, strict=True):
             check_server(state.server, new_state.server, "aggregate")
+        results = [
+            (run.finish_round(schedule, state, losses), losses)
+            for run, schedule, (state, losses) in zip(runs, schedules, results, strict=True)
+        ]
         finished = {
             key: _finish(run, schedule, *result, division)
             for key, run, schedule, result in zip(running, runs, schedules, results, strict=True)
@@ -159,6 +165,8 @@ def _finish(
         losses.double().cpu().numpy(),
         schedule.n.long().cpu().numpy(),
     )
+    if schedule.times:
+        rows = pd.concat([rows, clock_table(number, schedule)], ignore_index=True)
     is_evaluated = number % training.evaluate_every == 0 or number == training.rounds
     if not math.isfinite(loss):
         clients = schedule.clients[~torch.isfinite(losses.cpu())].tolist()
@@ -181,6 +189,18 @@ def _finish(
         if method.trace_clients:
             traces |= trees.to(method.trace_clients(state.clients), "cpu")
     return Round(number, state, rows, loss, divergence, traces)
+
+
+def clock_table(number: int, schedule: RoundSchedule) -> pd.DataFrame:
+    """Return the table of metrics for the simulated time of a round; its rows are the server's."""
+    assert schedule.times is not None
+    values, count = schedule.times.values(), len(schedule.clients)
+    return metrics_table(
+        [
+            (number, SERVER_ROW, CLOCK, GLOBAL, metric, value, count)
+            for metric, value in values.items()
+        ]
+    )
 
 
 def _client_list(clients: list[int]) -> str:

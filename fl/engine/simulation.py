@@ -66,17 +66,17 @@ class Trainable(Protocol):
     def run_rounds(self) -> RunRounds:
         """The function that runs one round of several runs of this kind."""
 
-    def with_method(self, components: MethodComponents, seed: int) -> Trainable:
-        """Make the simulation of another run on the same data, with its own method and seed."""
-
     def subruns(self, state: State) -> list[tuple[Simulation, State]]:
         """Return the runs of one network of which this one consists, with their states."""
 
     def begin(self, weights: Tree | None = None) -> State:
         """Return the state before round 1, with these stored variables or with fresh ones."""
 
-    def round_schedule(self, round_: int) -> RoundSchedule:
-        """Return the participants and batches of a round, 1, 2, ..., R."""
+    def round_schedule(self, round_: int, state: State | None = None) -> RoundSchedule:
+        """Return the participants and batches of a round, 1, 2, ..., R; see `Simulation`."""
+
+    def finish_round(self, schedule: RoundSchedule, state: State, losses: Tensor) -> State:
+        """Return the state after a round with what decides who takes part in the next one."""
 
     def evaluate(self, state: State, round_: int, division: Division = UNDIVIDED) -> pd.DataFrame:
         """Return metrics of every evaluated client."""
@@ -88,6 +88,28 @@ class Trainable(Protocol):
         """Return the weights to store, by stage."""
 
 
+class Participation(Protocol):
+    """Decides who takes part in rounds, if more than the seed does (`fl.engine.participation`)."""
+
+    def begin(self, state: State) -> Tree:
+        """Return `State.participation` before round 1."""
+
+    def schedule(self, simulation: Simulation, round_: int, state: State) -> RoundSchedule:
+        """Return the participants and batches of a round, with its simulated time."""
+
+    def finish(
+        self, simulation: Simulation, schedule: RoundSchedule, state: State, losses: Tensor
+    ) -> Tree:
+        """Return `State.participation` after a round.
+
+        Args:
+            simulation: The run.
+            schedule: The schedule of the round.
+            state: The state after the round.
+            losses: The participants' mean training losses, [m].
+        """
+
+
 @dataclass(frozen=True, kw_only=True)
 class Simulation(RunSetup):
     """A run of one network, without its state.
@@ -95,20 +117,18 @@ class Simulation(RunSetup):
     Attributes:
         method: The method.
         seed: Seed of the run.
+        participation: What decides who takes part in rounds; None: the seed.
     """
 
     method: Method
     seed: int
+    participation: Participation | None = None
 
     @classmethod
     def of(cls, components: MethodComponents, setup: RunSetup, seed: int) -> Simulation:
         """Make the simulation of a method and a seed."""
         context = replace(setup.context(seed), server_training=setup.server_training(seed))
         return cls(**setup.values(), method=build(components, context), seed=seed)
-
-    def with_method(self, components: MethodComponents, seed: int) -> Simulation:
-        """Make the simulation of another run on the same data, with its own method and seed."""
-        return self.of(components, self, seed)
 
     def subruns(self, state: State) -> list[tuple[Simulation, State]]:
         """Return this run, which has one network, with its state."""
@@ -134,17 +154,40 @@ class Simulation(RunSetup):
         if self.method.check_clients:
             self.method.check_clients(counts, clients)
         with seeded(rng.torch_seed(self.seed, "method")):
-            return engine.initial_state(self.method, variables, counts, facts)
+            state = engine.initial_state(self.method, variables, counts, facts)
+        if self.participation is None:
+            return state
+        return replace(state, participation=self.participation.begin(state))
 
     @cached_property
     def scheduler(self) -> Scheduler:
         """The scheduler of rounds."""
         return Scheduler(self, self.method, self.seed)
 
-    def round_schedule(self, round_: int) -> RoundSchedule:
-        """Return the participants and batches of a round, 1, 2, ..., R."""
-        clients, work = self.scheduler.participants(round_)
-        return self.scheduler.round_schedule(round_, clients, work)
+    def round_schedule(self, round_: int, state: State | None = None) -> RoundSchedule:
+        """Return the participants and batches of a round, 1, 2, ..., R.
+
+        Args:
+            round_: Number of the round.
+            state: The state before it; None: that before round 1.
+        """
+        if self.participation is None:
+            clients, work = self.scheduler.participants(round_)
+            return self.scheduler.round_schedule(round_, clients, work)
+        return self.participation.schedule(self, round_, state or self.begin())
+
+    def finish_round(self, schedule: RoundSchedule, state: State, losses: Tensor) -> State:
+        """Return the state after a round with what decides who takes part in the next one.
+
+        Args:
+            schedule: The schedule of the round.
+            state: The state after it.
+            losses: The participants' mean training losses, [m].
+        """
+        if self.participation is None:
+            return state
+        after = self.participation.finish(self, schedule, state, losses)
+        return replace(state, participation=after)
 
     run_rounds = staticmethod(engine.run_rounds)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,10 +104,13 @@ class State:
         server: The server's tree, on the device.
         clients: The trees of all clients, stacked, in host memory. A plain stacked tree is
             converted to `ClientStates`.
+        participation: What decides who takes part next (`fl.engine.participation`), if more than
+            the seed does.
     """
 
     server: Tree
     clients: Tree
+    participation: Tree = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.clients, ClientStates):
@@ -161,6 +164,59 @@ class PhaseSchedule:
 
 
 @dataclass(frozen=True)
+class RoundTimes:
+    """The simulated time of a round.
+
+    Attributes:
+        begin: Seconds since the begin of training at which the server selects clients.
+        end: Seconds at which it has its next model.
+        busy: Seconds for which each participant worked, [m].
+        lost: Seconds of all clients whose work the server does not use.
+        dropped: Number of these clients.
+        bytes_down: Bytes that the server has sent for the round.
+        bytes_up: Bytes that it has received.
+    """
+
+    begin: float
+    end: float
+    busy: np.ndarray
+    lost: float
+    dropped: int
+    bytes_down: float
+    bytes_up: float
+
+    def values(self) -> dict[str, float]:
+        """Return what tables keep of a round, by metric (`fl.base.schema.CLOCK_METRICS`)."""
+        worked = float(self.busy.sum())
+        longest = float(self.busy.max(initial=0.0))
+        return {
+            "seconds": self.end,
+            "slowest": longest,
+            "idle": 1 - worked / (longest * len(self.busy)) if longest else 0.0,
+            "lost": self.lost / (self.lost + worked) if self.lost else 0.0,
+            "dropped": float(self.dropped),
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+        }
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Uploads that reach an asynchronous server, each from the version that its client was sent.
+
+    Attributes:
+        sent: What each participant was sent, stacked, [m, ...].
+        rebase: Function from the state, the stacked uploads and their weights to the state and the
+            uploads as they would be if all had been sent the newest version.
+        versions: Versions that each participant was sent, int64 [m].
+    """
+
+    sent: Tree
+    rebase: Callable[[State, Tree, Tensor], tuple[State, Tree]]
+    versions: np.ndarray
+
+
+@dataclass(frozen=True)
 class RoundSchedule:
     """The schedule of a round: its participants, their batches, and settings of training.
 
@@ -172,6 +228,10 @@ class RoundSchedule:
         training: Settings of training.
         steps_by_participant: Local steps in a round of every possible participant by its settings,
             int64; None if unknown.
+        times: The simulated time of the round; None without devices.
+        arrivals: The uploads that reach an asynchronous server; None: all participants were sent
+            the newest version.
+        memory: What the selection of clients remembers after this round's selection.
     """
 
     round: int
@@ -179,6 +239,9 @@ class RoundSchedule:
     arrays: Arrays
     training: Training
     steps_by_participant: np.ndarray | None = None
+    times: RoundTimes | None = None
+    arrivals: Arrivals | None = None
+    memory: Tree = field(default_factory=dict)
 
     def weights(self, n: Tensor) -> Tensor:
         """Return the weights of participants in means, from their numbers of training samples."""

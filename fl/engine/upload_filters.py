@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.method import COUNTS, BuildContext, MeanBased, Method, Pass, Sweep
+from fl.api.method import BuildContext, Method, Pass
 from fl.api.protocols import (
     Batch,
     consumes_gradients,
@@ -39,6 +37,10 @@ from fl.api.uploads import (
 )
 from fl.base.errors import FedloomError
 from fl.engine.state import returned_states
+from fl.engine.upload_rows import UploadLayout, check_averaging, unsuitable_method
+
+KEYS = "upload_filters, aggregation"
+"""The keys of a study that this module serves, for errors."""
 
 ROUND, ATTACKERS, FILTER_STATES = "round", "attackers", "kept"
 """Keys in the server's tree under `UPLOAD_STATE`: completed rounds; masks of attackers; states of
@@ -69,15 +71,15 @@ def with_upload_filters(
         FedloomError: If the server of the method needs more than a mean of the uploads, or if noise
             would not cover what one client can change.
     """
-    _check_method(method, context, title)
+    check_averaging(method, context, title, KEYS)
     _check_noise(filters, aggregation, context)
     _check_dropped(filters, aggregation, context)
-    layout = _Layout.of(method, context)
+    layout = UploadLayout.of(method, context)
     if not layout.float_indices:
-        raise _unsuitable_method(title, "its clients send nothing")
+        raise unsuitable_method(title, "its clients send nothing", KEYS)
     if layout.scaling:
         problem = f"its clients send a number, {layout.scaling}, that scales what else they send"
-        raise _unsuitable_method(title, problem)
+        raise unsuitable_method(title, problem, KEYS)
     if layout.counter_bytes and filters[-1:] and filters[-1].noise_multiplier:
         raise FedloomError(
             "upload_filters.noise: clients send counters of batch normalisation without noise",
@@ -85,31 +87,6 @@ def with_upload_filters(
             "such as fedbn",
         )
     return _FilteredMethod(method, context, layout, tuple(filters), aggregation).method()
-
-
-def _check_method(method: Method, context: BuildContext, title: str) -> None:
-    """Refuse a method whose server needs more than the mean of the uploads of one phase."""
-    problem = ""
-    if not isinstance(method.aggregate, MeanBased):
-        problem = "its server does more than average what clients send"
-    elif method.earlier_phases:
-        problem = "its clients send in more than one phase of a round"
-    elif method.payload is not None:
-        problem = "its server makes something for each client alone"
-    elif any(isinstance(pass_, Sweep) for pass_ in method.passes):
-        problem = "its clients send what they see, not what they train"
-    elif context.missing_weights:
-        problem = "clients differ in modality, and do not send the same weights"
-    if problem:
-        raise _unsuitable_method(title, problem)
-
-
-def _unsuitable_method(title: str, problem: str) -> FedloomError:
-    return FedloomError(
-        f"upload_filters, aggregation: {title} cannot use them, because {problem}",
-        advice="choose a method whose server averages, such as fedavg, fedprox (without adapt and "
-        "dissimilarity), scaffold, ditto, fedbn",
-    )
 
 
 def _check_noise(
@@ -157,122 +134,6 @@ def _check_dropped(
         raise FedloomError(f"partial_work: is dropped, but {problem}", advice=advice)
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Layout of an upload as a row of numbers: its floating-point leaves, one after another.
-
-    Attributes:
-        leaves: The leaves of the upload of a client that took no step, in order.
-        server_paths: By index of a leaf that is a weight from the server, its path in the server's
-            tree. A row holds the change of these leaves.
-        scaling: Name of a floating-point scalar in the upload that is no weight; empty without one.
-            Servers multiply by such a number (FedNova's path) or divide by it (FedFA's share), so a
-            changed row would not fit it.
-    """
-
-    leaves: tuple[Tensor, ...]
-    server_paths: Mapping[int, tuple[str, ...]]
-    scaling: str = ""
-
-    @classmethod
-    def of(cls, method: Method, context: BuildContext) -> _Layout:
-        """Return the layout of a method's upload."""
-        with torch.no_grad():
-            variables = context.network.init(0)
-            server, client = returned_states("init", method.init(variables))
-            client = {
-                **client,
-                "id": torch.tensor(0),
-                COUNTS: torch.zeros(context.classes, dtype=torch.int64),
-            }
-            server = method.send(server) if method.send else server
-            upload: Tree = {}
-            for pass_ in method.passes:
-                assert isinstance(pass_, Pass)
-                client, upload = pass_.end(server, client, pass_.begin(server, client))
-        # Tensors hash by identity: a leaf is found here only if it is the server's own.
-        path_by_leaf = {leaf: path for path, leaf in trees.leaf_paths(server)}
-        leaves = trees.leaves(upload)
-        weight_names = {path[-1] for path, _ in trees.leaf_paths(variables)}
-        scaling_names = [
-            path[-1]
-            for path, leaf in trees.leaf_paths(upload)
-            if leaf.is_floating_point() and not leaf.ndim and path[-1] not in weight_names
-        ]
-        return cls(
-            tuple(leaves),
-            {
-                index: path_by_leaf[leaf]
-                for index, leaf in enumerate(leaves)
-                if leaf in path_by_leaf
-            },
-            next(iter(scaling_names), ""),
-        )
-
-    @property
-    def float_indices(self) -> list[int]:
-        """Indices of the leaves that a row contains."""
-        return [index for index, leaf in enumerate(self.leaves) if leaf.is_floating_point()]
-
-    @cached_property
-    def zeros(self) -> Tensor:
-        """A row of zeros, [d]."""
-        leaves = [self.leaves[index] for index in self.float_indices]
-        return torch.cat([leaf.new_zeros(leaf.numel()) for leaf in leaves])
-
-    @property
-    def counter_bytes(self) -> int:
-        """Bytes of the leaves that no row contains."""
-        float_indices = self.float_indices
-        return sum(
-            leaf.numel() * leaf.element_size()
-            for index, leaf in enumerate(self.leaves)
-            if index not in float_indices
-        )
-
-    def rows(self, server: Tree, uploads: Tree) -> Tensor:
-        """Convert stacked uploads to rows, [K, d]."""
-        leaves = trees.leaves(uploads)
-        return torch.cat([self._row(server, leaves, i) for i in self.float_indices], dim=1)
-
-    def uploads(self, server: Tree, uploads: Tree, rows: Tensor, changed_rows: Tensor) -> Tree:
-        """Convert changed rows back to stacked uploads.
-
-        Args:
-            server: The tree that was sent.
-            uploads: The uploads as clients sent them, stacked.
-            rows: Their rows, [K, d].
-            changed_rows: The rows after filters and aggregation, [K, d].
-
-        Returns:
-            The changed uploads; numbers that did not change are bit for bit those of ``uploads``.
-        """
-        leaves, begin = trees.leaves(uploads), 0
-        for index in self.float_indices:
-            leaf = leaves[index]
-            columns = slice(begin, begin + leaf[0].numel())
-            begin = columns.stop
-            changed_leaf = changed_rows[:, columns].reshape(leaf.shape).to(leaf.dtype)
-            if index in self.server_paths:
-                changed_leaf = changed_leaf + _find_leaf(server, self.server_paths[index])
-            is_equal = (changed_rows[:, columns] == rows[:, columns]).reshape(leaf.shape)
-            leaves[index] = torch.where(is_equal, leaf, changed_leaf)
-        return trees.unflatten(uploads, leaves)
-
-    def _row(self, server: Tree, leaves: Sequence[Tensor], index: int) -> Tensor:
-        leaf = leaves[index]
-        if index in self.server_paths:
-            leaf = leaf - _find_leaf(server, self.server_paths[index])
-        return leaf.reshape(len(leaf), -1)
-
-
-def _find_leaf(tree: Any, path: Sequence[str]) -> Tensor:
-    for key in path:
-        tree = tree[key]
-    assert isinstance(tree, Tensor)
-    return tree
-
-
 @dataclass(frozen=True, eq=False)
 class _FilteredMethod:
     """Makes the functions of the wrapped method.
@@ -287,7 +148,7 @@ class _FilteredMethod:
 
     inner: Method
     context: BuildContext
-    layout: _Layout
+    layout: UploadLayout
     filters: tuple[UploadFilter, ...]
     aggregation: Aggregation | None
 
@@ -389,7 +250,7 @@ class _FilteredMethod:
         changed_rows, weights = round_uploads.rows, round_uploads.weights
         if self.aggregation:
             changed_rows = self.aggregation.combine(changed_rows, weights).expand_as(changed_rows)
-        uploads = self.layout.uploads(inner_server, uploads, rows, changed_rows)
+        uploads = self.layout.with_rows(inner_server, uploads, changed_rows, changed_rows == rows)
         returned = self.inner.aggregate(
             inner_server, without_upload_state(clients), uploads, weights
         )

@@ -38,8 +38,8 @@ TOGETHER = "together"
 """Key over the values of a key that goes through them together with others."""
 TRIES = 100
 """Random numbers for each value of a search; repeated ones are left out."""
-SINGLE = "aggregation"
-"""Key of an entry that holds one component, whose name may be its value."""
+SINGLE = ("aggregation", "devices", "selection", "asynchronous")
+"""Keys of an entry that hold one component, whose name may be their value."""
 RESERVED = (
     *("method", "start", "train_on", "title", "execution", "dataset", "partition"),
     *map(entry_key, ADDED_KINDS),
@@ -408,7 +408,7 @@ def _added_components(
     for key, kind in ADDED_KINDS.items():
         key_location = layers.location_of(entry_key(key))
         components = merged.get(entry_key(key))
-        if key == SINGLE and isinstance(components, str):
+        if key in SINGLE and isinstance(components, str):
             components = {components: None}
         with problems.collected():
             if isinstance(components, list):
@@ -418,7 +418,7 @@ def _added_components(
                 )
                 raise ConfigError(key_location, f"is {components!r}", allowed)
             components = fields.mapping(components, key_location)
-            if key == SINGLE and len(components) > 1:
+            if key in SINGLE and len(components) > 1:
                 raise ConfigError(key_location, f"is {' and '.join(components)}", "one of them")
             for name, values in components.items():
                 location = key_location / name

@@ -32,7 +32,9 @@ from fl.base import plugins
 from fl.base.errors import DataError, FedloomError
 from fl.base.schema import PERSONAL
 from fl.base.units import first_of
+from fl.engine.assembly import sibling as sibling_run
 from fl.engine.assembly import train_on_images
+from fl.engine.participation_setup import with_participation
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation, Trainable
 from fl.plan.bundle import Bundle, Run
@@ -309,11 +311,13 @@ def make_simulation(
     """
     spec = member.spec
     if sibling is not None:
-        return sibling.with_method(RunSpec(spec).method_components, member.seed)
+        return sibling_run(sibling, RunSpec(spec).method_components, member.seed)
     simulation = RunSpec(spec).assemble(bundle.folders, device)
     source = spec.get("train_on")
     if isinstance(source, str) and isinstance(simulation, Simulation):
-        return train_on_images(simulation, _read_images(store, source))
+        components = RunSpec(spec).method_components
+        images = _read_images(store, source)
+        return with_participation(train_on_images(simulation, images), components)
     return simulation
 
 

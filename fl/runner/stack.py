@@ -178,7 +178,8 @@ class Stack:
             initial, row_file = simulation.begin().client_states, saved.row_files.get(run)
             # As in `_checkpoint_workspace`, files of clients are beside the folder of checkpoints.
             folder = saved.folder.parents[1]
-            states[run] = State(server, initial.from_checkpoint(tree["clients"], folder, row_file))
+            clients = initial.from_checkpoint(tree["clients"], folder, row_file)
+            states[run] = State(server, clients, tree.get("participation", {}))
             run_rows = saved.rows[saved.rows["run"] == run]
             rows[run] = run_rows.drop(columns="run").reset_index(drop=True)
             traces[run] = _unstack_traces(tree.get("traces", {}))
@@ -312,7 +313,8 @@ def from_kept_states(store: Store, sources: Mapping[str, str], folder: Path) -> 
 
 def _state_tree(state: State) -> dict[str, Any]:
     """Return the tree of a state on the disk, see `ClientStates.to_checkpoint`."""
-    return {"server": state.server, "clients": state.client_states.to_checkpoint()}
+    tree = {"server": state.server, "clients": state.client_states.to_checkpoint()}
+    return {**tree, "participation": state.participation} if state.participation else tree
 
 
 def _unstack_traces(stacks: Tree) -> dict[int, dict[str, Tensor]]:

@@ -17,12 +17,14 @@ from fl.base.errors import ConfigError, DataError, FedloomError, Location
 from fl.base.fields import Bound, Count, Index, NonNegative, Seed
 from fl.base.folders import partition_folder
 from fl.base.schema import (
+    CLOCK,
     GLOBAL,
     GROUP,
     METRIC_COLUMNS,
     PARTIAL_METRICS,
     PERSONAL,
     REWEIGHTED,
+    SERVER_ROW,
     SHARES,
     SPLITS,
     UNSEEN,
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 LARGEST = 2**31 - 1
 """Largest round and client: tables store them in 32 bits."""
 
-WORDS = {"split": (*SPLITS, UNSEEN), "stage": (GLOBAL, PERSONAL)}
+WORDS = {"split": (*SPLITS, UNSEEN, CLOCK), "stage": (GLOBAL, PERSONAL)}
 KEY = [name for name in METRIC_COLUMNS if name not in ("value", "n")]
 KINDS = {
     **dict.fromkeys(("round", "client", "n"), ("iu", "whole numbers")),
@@ -258,7 +260,9 @@ def _problems(
         diverged: Whether each row's run diverged; only its values may be infinite or NaN.
     """
     yield "round is not from 0 to the run's last", (rows["round"] < 0) | (rows["round"] > last)
-    yield f"client is not from 0 to {LARGEST}", ~rows["client"].between(0, LARGEST)
+    is_client = rows["client"].between(0, LARGEST)
+    is_of_server = (rows["client"] == SERVER_ROW) & (rows["split"] == CLOCK)
+    yield f"client is not from 0 to {LARGEST}", ~is_client & ~is_of_server
     yield "n is less than 1", rows["n"] < 1
     for name, allowed in WORDS.items():
         yield f"{name} is none of {', '.join(allowed)}", ~rows[name].isin(allowed)
@@ -280,13 +284,14 @@ def check_rounds(rows: pd.DataFrame, record: RunRecord, source: str) -> None:
     """
     training, last = record.spec["training"], record.rounds
     costs = None if isinstance(record.costs, UnknownCosts) else record.costs
-    if costs is not None and costs.participants and training.get("partial_work") != "dropped":
+    varies = training.get("partial_work") == "dropped" or bool(record.spec.get("devices"))
+    if costs is not None and costs.participants and not varies:
         clients = rows[rows["split"] == "train"].groupby("round")["client"].nunique()
         for round_, count in clients.reindex(range(1, last + 1), fill_value=0).items():
             if count != costs.participants:
                 problem = f"round {round_} has training losses of {count} clients"
                 raise DataError(f"{source}: {problem}. Allowed: {costs.participants}")
-    scored = rows[(rows["split"] != "train") & (rows["round"] > 0)]
+    scored = rows[~rows["split"].isin(("train", CLOCK)) & (rows["round"] > 0)]
     every, rounds = training.get("evaluate_every"), {*scored["round"].tolist()}
     if every and rounds:
         due = {r for r in range(1, last + 1) if r % every == 0 or r == training["rounds"]}

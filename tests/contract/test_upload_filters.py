@@ -19,7 +19,7 @@ from fl.base import plugins, registry
 from fl.base.errors import FedloomError
 from fl.engine import engine, simulate
 from fl.engine.simulation import Simulation
-from fl.engine.upload_filters import _Layout
+from fl.engine.upload_rows import UploadLayout
 from fl.store.checkpoint import load_tree, save_tree
 
 METHODS = ("fedavg", "fedprox", "scaffold", "ditto", "fedbn")
@@ -281,10 +281,10 @@ def test_fedprox_is_refused_by_the_key_that_is_in_the_way(key: str) -> None:
 
 
 def test_a_number_without_dimensions_is_a_column_of_its_own() -> None:
-    layout = _Layout((torch.tensor(0.0), torch.zeros(2)), {})
+    layout = UploadLayout((torch.tensor(0.0), torch.zeros(2)), {})
     uploads = {"path": torch.tensor([1.0, 2.0]), "w": torch.tensor([[3.0, 4.0], [5.0, 6.0]])}
     rows = layout.rows({}, uploads)
     assert rows.tolist() == [[1, 3, 4], [2, 5, 6]]
-    back = layout.uploads({}, uploads, rows, rows + 1)
+    back = layout.with_rows({}, uploads, rows + 1, torch.zeros(2, 3, dtype=torch.bool))
     assert back["path"].tolist() == [2, 3]
     assert back["w"].tolist() == [[4, 5], [6, 7]]

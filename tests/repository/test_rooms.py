@@ -18,7 +18,7 @@ FLOORS = (
     {"pytorch"},
     {"api"},
     {"data", "blocks"},
-    {"engine", "methods", "models", "store", "terms", "uploads"},
+    {"engine", "methods", "models", "store", "terms", "uploads", "participation"},
     {"analyses", "plan"},
     {"report", "runner"},
     {"workflow"},
@@ -101,7 +101,7 @@ def test_the_core_imports_neither_components_nor_front_ends() -> None:
             )
 
 
-COMPONENTS = ("methods", "models", "terms", "uploads", "data")
+COMPONENTS = ("methods", "models", "terms", "uploads", "participation", "data")
 """The rooms of what a job of training finds by name."""
 
 

@@ -1,0 +1,225 @@
+"""Who takes part in rounds, and when: devices of clients, selection, asynchronous servers.
+
+Time is simulated: it follows from counted operations and bytes of a client's round, and from its
+device. No clock of a computer decides a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl.api.trees import Tree
+
+
+@dataclass(frozen=True)
+class Presence:
+    """When clients are there; the times of a period repeat for ever.
+
+    Attributes:
+        clients: The client of each interval, ascending, int64 [intervals].
+        begin: Begin of each interval in seconds, from 0 to ``period``.
+        end: End of each interval, above its begin, at most ``period``.
+        period: Seconds after which all intervals repeat.
+    """
+
+    clients: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    period: float
+
+    def present(self, seconds: float) -> np.ndarray:
+        """Return the clients that are there at a time, in ascending order."""
+        return np.unique(self.clients[self._contain(seconds % self.period)])
+
+    def leave(self, client: int, seconds: float) -> float:
+        """Return the time at which a client leaves that is there at a time; inf: never."""
+        passed, now = 0.0, seconds % self.period
+        own = slice(*np.searchsorted(self.clients, [client, client + 1]))
+        begin, end = self.begin[own], self.end[own]
+        while passed <= self.period:
+            inside = (begin <= now) & (now < end)
+            if not inside.any():
+                return seconds + passed
+            stay = float(end[inside].max()) - now
+            passed += stay
+            now = (now + stay) % self.period
+        return np.inf
+
+    def next_time(self, clients: np.ndarray, seconds: float) -> float:
+        """Return the first time, from a time on, at which one of some clients is there.
+
+        Returns:
+            The time; inf if none of them is ever there.
+        """
+        of_clients = np.isin(self.clients, clients)
+        now = seconds % self.period
+        if (of_clients & self._contain(now)).any():
+            return seconds
+        waits = (self.begin[of_clients] - now) % self.period
+        return seconds + float(waits.min()) if len(waits) else np.inf
+
+    def _contain(self, seconds: float) -> np.ndarray:
+        return (self.begin <= seconds) & (seconds < self.end)
+
+
+@dataclass(frozen=True)
+class DeviceTable:
+    """The devices of all clients.
+
+    Attributes:
+        speed: Floating-point operations a second, float64 [clients].
+        download: Bytes a second from the server, float64 [clients].
+        upload: Bytes a second to the server, float64 [clients].
+        failure: Probability that a client breaks off in a round, float64 [clients].
+        presence: When clients are there; None: always.
+    """
+
+    speed: np.ndarray
+    download: np.ndarray
+    upload: np.ndarray
+    failure: np.ndarray
+    presence: Presence | None = None
+
+    def seconds(self, down: float, up: float, operations: np.ndarray) -> np.ndarray:
+        """Return the time that each client takes for a round.
+
+        Args:
+            down: Bytes that a client receives.
+            up: Bytes that it sends.
+            operations: Floating-point operations of each client, [clients].
+        """
+        seconds: np.ndarray = down / self.download + operations / self.speed + up / self.upload
+        return seconds
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a server knows when it selects the clients of a round.
+
+    Attributes:
+        round: Number of the round, 1, 2, ...
+        count: Number of clients to select, at most that of ``clients``.
+        clients: The clients that are there, ascending, int64.
+        sizes: Numbers of training samples of all clients, int64 [clients].
+        seconds: Seconds that each client would take for the round, [clients]; None without devices.
+        losses: Function that asks clients for the mean loss of the shared model on their training
+            samples, float64. What it costs them, in time, bytes and operations, is counted.
+        generator: Random numbers for this round.
+    """
+
+    round: int
+    count: int
+    clients: np.ndarray
+    sizes: np.ndarray
+    seconds: np.ndarray | None
+    losses: Callable[[np.ndarray], np.ndarray]
+    generator: np.random.Generator
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a server learns of the clients whose work it got in a round.
+
+    Attributes:
+        round: Number of the round.
+        clients: The clients, int64 [K].
+        losses: Their mean training losses in the round, float64 [K].
+        seconds: Seconds that each of them took, float64 [K]; None without devices.
+    """
+
+    round: int
+    clients: np.ndarray
+    losses: np.ndarray
+    seconds: np.ndarray | None
+
+
+def _no_memory(clients: int) -> Tree:
+    return {}
+
+
+def _learn_nothing(memory: Any, outcome: Outcome) -> Tree:
+    return dict(memory)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Selection of the clients of a round, as a component builds it.
+
+    Attributes:
+        select: Function from the memory and an offer to the selected clients and the next memory.
+        init: Function from the number of clients to the memory before round 1, a tree of tensors.
+        learn: Function from the memory and the outcome of a round to the next memory.
+        upload_bytes: Bytes that each participant sends for the selection, beside the method's.
+    """
+
+    select: Callable[[Any, Offer], tuple[np.ndarray, Tree]]
+    init: Callable[[int], Tree] = _no_memory
+    learn: Callable[[Any, Outcome], Tree] = _learn_nothing
+    upload_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class ArrivedUploads:
+    """The uploads with which an asynchronous server makes its next version.
+
+    Attributes:
+        rows: The change of each client's weights since the server sent them, [K, d].
+        moves: The change of the server's own weights since then, [K, d].
+        staleness: Number of versions since then, int64 [K]; 0: it was sent the newest.
+        weights: Weights of the clients in means, [K].
+        clients: Ids of the clients, int64 [K].
+        count: Number of all clients.
+        memory: What the server remembers.
+    """
+
+    rows: Tensor
+    moves: Tensor
+    staleness: Tensor
+    weights: Tensor
+    clients: Tensor
+    count: int
+    memory: Any = field(default_factory=dict)
+
+
+def _forget(clients: int, row: Tensor) -> Tree:
+    return {}
+
+
+@dataclass(frozen=True)
+class AsynchronousServer:
+    """A server that does not wait for all clients, as a component builds it.
+
+    Attributes:
+        change: Function from arrived uploads to the changes [K, d] of the newest version of which
+            the method's server takes the mean, and the next memory.
+        size: Number of uploads of which the next version is made.
+        concurrency: Number of clients that train at once.
+        init: Function from the number of clients and a row of zeros, [d], to the first memory.
+    """
+
+    change: Callable[[ArrivedUploads], tuple[Tensor, Tree]]
+    size: int
+    concurrency: int
+    init: Callable[[int, Tensor], Tree] = _forget
+
+
+def staleness_factor(name: str, staleness: Tensor, a: float, b: float = 0.0) -> Tensor:
+    """Return s(t - v) of FedAsync, section 5.2: how much less an old upload counts.
+
+    Args:
+        name: ``constant``: 1. ``hinge``: 1 up to b, and 1 / (a (t - v - b) + 1) above.
+            ``polynomial``: (t - v + 1)^-a.
+        staleness: Number of versions t - v since the client was sent one, int64 [K].
+        a: How fast it falls.
+        b: Number of versions without effect.
+    """
+    late = staleness.to(torch.float64)
+    if name == "hinge":
+        return torch.where(late <= b, 1.0, 1 / (a * (late - b) + 1))
+    return (late + 1) ** -a if name == "polynomial" else torch.ones_like(late)

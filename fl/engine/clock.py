@@ -1,0 +1,98 @@
+"""The simulated time of a client's round, from its operations, its bytes and its device."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from fl.api import trees
+from fl.api.participation import DeviceTable
+from fl.base.schema import GLOBAL
+from fl.engine.operations import OperationCounter, ShortRound, active_parts, short_round
+from fl.engine.simulation import Simulation
+from fl.engine.state import State
+
+LOSS_BYTES = 4
+"""Bytes of a loss that a client sends when it is asked for one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Clock:
+    """Knows what a round costs each client, and how long it takes.
+
+    Attributes:
+        simulation: The run, without devices, selection and asynchronous server.
+        devices: The devices of all clients; None: nothing takes time.
+        upload_bytes: Bytes that a client sends in a round for the selection, beside the method's.
+    """
+
+    simulation: Simulation
+    devices: DeviceTable | None
+    upload_bytes: int = 0
+    _measured: dict[Hashable, ShortRound] = field(default_factory=dict)
+
+    @cached_property
+    def state(self) -> State:
+        """The state before round 1."""
+        return self.simulation.begin()
+
+    def costs(self, round_: int) -> tuple[float, float, np.ndarray]:
+        """Return what a client's round costs.
+
+        Args:
+            round_: Number of the round.
+
+        Returns:
+            Bytes that a client receives; bytes that it sends; floating-point operations, float64
+            [clients].
+        """
+        parts = active_parts(self.simulation.method, round_)
+        if parts not in self._measured:
+            self._measured[parts] = short_round(self.simulation, self.state, round_)
+        short = self._measured[parts]
+        by_type = sum(work.flops_by_client(round_) for work in short.work)
+        operations = np.zeros(self.simulation.client_data.clients)
+        participants = self.simulation.client_data.participants
+        operations[participants] = np.broadcast_to(by_type, short.typical.max() + 1)[short.typical]
+        return float(short.down), float(short.up + self.upload_bytes), operations
+
+    def seconds(self, round_: int) -> np.ndarray:
+        """Return the seconds that each client would take for a round, float64 [clients]."""
+        if self.devices is None:
+            return np.zeros(self.simulation.client_data.clients)
+        return self.devices.seconds(*self.costs(round_))
+
+    def question(self, clients: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return what clients need to say how well the shared model does on their samples.
+
+        Args:
+            clients: Their ids, int64 [K].
+
+        Returns:
+            Bytes of the model that each receives; seconds of each, float64 [K].
+        """
+        down = float(trees.nbytes(self._shared_variables))
+        if self.devices is None:
+            return down, np.zeros(len(clients))
+        sizes = self.simulation.client_data.sizes("train")
+        seconds = self.devices.seconds(down, LOSS_BYTES, self._sample_operations * sizes)
+        return down, seconds[clients]
+
+    @cached_property
+    def _shared_variables(self) -> trees.Tree:
+        variables: trees.Tree = self.simulation.method.views[GLOBAL](self.state.server, None)
+        return variables
+
+    @cached_property
+    def _sample_operations(self) -> int:
+        """Floating-point operations of the shared model for one sample."""
+        variables, arrays = self._shared_variables, self.simulation.arrays
+        x = arrays.inputs(torch.zeros(1, dtype=torch.int64, device=arrays.device))
+        with torch.no_grad(), OperationCounter() as counter:
+            self.simulation.network.eval(variables["params"], variables["buffers"], x)
+        operations: int = counter.total
+        return operations

@@ -1,0 +1,1 @@
+"""Asynchronous servers, one file each; see `fl.api.participation`."""

@@ -1,0 +1,121 @@
+"""Asynchronous servers: a timeline by hand, equality with synchronous rounds, resumption."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from worlds import world
+
+from fl.api import trees
+from fl.api.participation import DeviceTable
+from fl.base.errors import FedloomError
+from fl.base.schema import CLOCK
+from fl.engine import simulate
+from fl.engine.assembly import sibling
+from fl.engine.asynchronous import Timeline
+from fl.engine.run_setup import MethodComponents
+from fl.engine.simulation import Simulation
+from fl.participation.devices.equal import Equal
+from fl.participation.servers.fedbuff import FedBuff
+
+
+def with_server(method: str, server: Any, **training: Any) -> Simulation:
+    """A run of a small world whose clients take equally long, with such a server or none."""
+    run = world(method, **training)
+    from worlds import entry
+
+    servers = (server,) if server else ()
+    devices = (Equal(speed=1e300),)
+    method_class = entry(method).target
+    components = MethodComponents(method_class(), devices=devices, asynchronous=servers)
+    made = sibling(run, components, run.seed)
+    assert isinstance(made, Simulation)
+    return made
+
+
+def trained(run: Simulation, rounds: int, backend: str = "stacked") -> tuple[Any, pd.DataFrame]:
+    state, rows = run.begin(), []
+    for number, done in enumerate(simulate.rounds(run, state, 0, backend), start=1):
+        rows.append(done.rows)
+        state = done.state
+        if number == rounds:
+            break
+    return state, pd.concat(rows, ignore_index=True)
+
+
+def table_of(speeds: list[float]) -> DeviceTable:
+    ones = np.ones(len(speeds))
+    return DeviceTable(np.array(speeds), 1e30 * ones, 1e30 * ones, 0 * ones)
+
+
+def test_a_timeline_is_the_one_by_hand() -> None:
+    """Three clients that take 1, 2 and 5 seconds; two uploads are an update.
+
+    At 0 all begin from version 0. At 1 client 0 arrives and waits; at 2 client 1 arrives: version
+    1. Both begin anew from it. At 3 client 0 arrives, at 4 client 1: version 2; both begin anew.
+    At 5 clients 0 and 2 arrive, in the order of clients: version 3, of client 2's version 0.
+    """
+    seconds = np.array([1.0, 2.0, 5.0])
+    timeline = Timeline(table_of([1, 1, 1]), np.arange(3), lambda round_: seconds, 2, 3, seed=0)
+    updates = timeline.updates()
+    first, second, third = next(updates), next(updates), next(updates)
+    assert [first.seconds, second.seconds, third.seconds] == [2, 4, 5]
+    assert [u.clients.tolist() for u in (first, second, third)] == [[0, 1], [0, 1], [0, 2]]
+    assert [u.versions.tolist() for u in (first, second, third)] == [[0, 0], [1, 1], [2, 0]]
+    assert [u.under_way for u in (first, second, third)] == [[0, 1], [0, 2], [2, 3]]
+    assert [u.sent for u in (first, second, third)] == [3, 2, 2]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.75])
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "fedper", "fedavgm"])
+def test_with_equal_devices_it_is_synchronous_to_the_bit(method: str, share: float) -> None:
+    count = round(4 * share)
+    waiting = with_server(method, None, rounds=3, participation=share)
+    server = FedBuff(size=count, concurrency=count)
+    arriving = with_server(method, server, rounds=3, participation=share)
+    (one, one_rows), (other, other_rows) = trained(waiting, 3), trained(arriving, 3)
+    for mine, theirs in zip(trees.leaves(one.server), trees.leaves(other.server), strict=True):
+        assert torch.equal(mine, theirs)
+    pd.testing.assert_frame_equal(one_rows, other_rows)
+    assert set(one_rows["split"]) >= {CLOCK, "train", "test"}
+
+
+def test_a_late_upload_is_added_to_the_newest_version() -> None:
+    """One upload an update: the second client's change counts (1 + 1)^-.5 of itself."""
+    run = with_server("fedavg", FedBuff(size=1, concurrency=2), rounds=2)
+    _, second = run.participation.updates
+    assert second.versions.tolist() == [0]
+    start = run.begin()
+    [one, two] = [done.state for done in simulate.rounds(run, start, 0, "loop")]
+    alone = run.scheduler.round_schedule(2, second.clients, ())
+    from fl.engine import engine
+
+    local, _ = engine.run_round(run.method, start, alone, "loop")
+    for name, weight in two.server["params"].items():
+        change = local.server["params"][name] - start.server["params"][name]
+        expected = one.server["params"][name] + 2**-0.5 * change
+        torch.testing.assert_close(weight, expected)
+
+
+def test_it_goes_on_from_a_state_with_all_that_is_under_way() -> None:
+    run = with_server("ditto", FedBuff(size=2, concurrency=3), rounds=5)
+    whole, rows = trained(run, 5)
+    half, _ = trained(run, 2)
+    rest = list(simulate.rounds(run, half, 2, "stacked"))
+    for mine, theirs in zip(
+        trees.leaves(whole.server), trees.leaves(rest[-1].state.server), strict=True
+    ):
+        assert torch.equal(mine, theirs)
+    pd.testing.assert_frame_equal(
+        rows[rows["round"] > 2].reset_index(drop=True),
+        pd.concat([done.rows for done in rest], ignore_index=True),
+    )
+
+
+def test_a_method_whose_clients_send_more_than_weights_is_refused() -> None:
+    with pytest.raises(FedloomError, match="asynchronous"):
+        with_server("scaffold", FedBuff(size=2, concurrency=2))
