@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
@@ -245,6 +245,36 @@ def check_stragglers(share: float, participants: int) -> None:
             f"stragglers: is {share:g}, which is no client of {participants} in a round",
             f"0, or {1 / participants:.3g} and more",
         )
+
+
+def check_participation(added: Collection[str], training: Training) -> None:
+    """Refuse settings that decide who takes part in rounds, and contradict each other.
+
+    Args:
+        added: The keys of an entry that add something to the method, such as ``devices``.
+        training: Settings of training.
+
+    Raises:
+        FedloomError: For the first contradiction.
+    """
+    timed = {
+        "asynchronous": "asynchronous" in added,
+        "over_selection": training.over_selection > 1,
+        "deadline": training.deadline is not None,
+    }
+    for key, is_set in timed.items():
+        if is_set and "devices" not in added:
+            problem = f"{key}: is set, but without devices nothing takes time"
+            raise FedloomError(problem, advice=f"set devices, or leave {key} out")
+    if training.stragglers and "devices" in added:
+        problem = f"stragglers: is {training.stragglers:g}, but devices decide who is slow"
+        raise FedloomError(problem, advice="leave out stragglers, or devices")
+    unused = [key for key in ("selection", "upload_filters", "aggregation") if key in added]
+    unused += [key for key in ("over_selection", "deadline") if timed[key]]
+    for key in unused:
+        if "asynchronous" in added:
+            problem = f"{key}: is set, but an asynchronous server has none"
+            raise FedloomError(problem, advice=f"leave out {key}, or asynchronous")
 
 
 def augmentation_steps(text: str) -> list[tuple[str, float]]:

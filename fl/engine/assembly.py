@@ -242,9 +242,8 @@ def _assemble_modalities(assembly: Assembly, modality: np.ndarray) -> ModalitySi
             "inputs",
         )
     data, components = assembly.data, assembly.components
-    if components.method.decide_participation:
-        problem = "devices, selection, asynchronous: are set, but clients differ in modality"
-        raise FedloomError(problem, advice="leave them out")
+    for key in sorted(components.method.added_keys & {"devices", "selection", "asynchronous"}):
+        raise FedloomError(f"{key}: is set, but clients differ in modality", advice="leave it out")
 
     def group_module(group: Sequence[Modality]) -> nn.Module:
         model = assembly.module(assembly.shapes)

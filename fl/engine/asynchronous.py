@@ -28,54 +28,34 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
-from fl.api.participation import ArrivedUploads, AsynchronousServer, DeviceTable, Selection
+from fl.api.method import BuildContext, Method
+from fl.api.participation import ArrivedUploads, AsynchronousServer, DeviceTable
 from fl.api.trees import Tree
 from fl.base import rng
-from fl.base.declaration import declaration_of
 from fl.base.errors import FedloomError
 from fl.engine.clock import Clock
 from fl.engine.participation import ends_of_work
-from fl.engine.run_setup import MethodComponents
 from fl.engine.simulation import Simulation
 from fl.engine.state import Arrivals, RoundSchedule, RoundTimes, State
 from fl.engine.upload_rows import UploadLayout, check_averaging
 
 
 def arriving_rounds(
-    clock: Clock,
-    devices: DeviceTable | None,
-    selection: Selection | None,
-    server: AsynchronousServer,
-    components: MethodComponents,
+    clock: Clock, devices: DeviceTable, server: AsynchronousServer, title: str
 ) -> ArrivingRounds:
     """Return the rounds of an asynchronous server.
 
+    Args:
+        clock: What a round costs.
+        devices: The devices of all clients.
+        server: The server.
+        title: Name of the method, for errors.
+
     Raises:
-        FedloomError: If the method or the settings do not fit to it.
+        FedloomError: If the method or the number of clients does not fit to it.
     """
-    run, title = clock.simulation, declaration_of(components.method).title
-    context, training = run.context(run.seed), run.training
-    if devices is None:
-        raise FedloomError("asynchronous: is set, but nothing takes time", advice="set devices")
-    for key, is_set in {
-        "selection": selection is not None,
-        "deadline": training.deadline is not None,
-        "over_selection": training.over_selection > 1,
-        "upload_filters": bool(components.upload_filters),
-        "aggregation": bool(components.aggregation),
-    }.items():
-        if is_set:
-            problem = f"{key}: is set beside asynchronous"
-            raise FedloomError(problem, advice=f"leave {key} out, or asynchronous")
-    check_averaging(run.method, context, title, "asynchronous")
-    layout = UploadLayout.of(run.method, context)
-    others = sorted({*layout.float_indices} - layout.server_paths.keys())
-    if others or not layout.server_paths:
-        problem = (
-            f"asynchronous: {title} cannot have it, because its clients send more than weights"
-        )
-        advice = "choose a method whose clients send weights alone, such as fedavg, ditto, fedper"
-        raise FedloomError(problem, advice=advice)
+    run = clock.simulation
+    layout = weights_layout(run.method, run.context(run.seed), title)
     participants = len(run.client_data.participants)
     for key, number in (("size", server.size), ("concurrency", server.concurrency)):
         if number > participants:
@@ -85,6 +65,21 @@ def arriving_rounds(
         problem = f"asynchronous.size: is {server.size}, but {server.concurrency} train at once"
         raise FedloomError(problem, f"1 to {server.concurrency}", "a larger concurrency")
     return ArrivingRounds(clock, devices, server, layout)
+
+
+def weights_layout(method: Method, context: BuildContext, title: str) -> UploadLayout:
+    """Return how uploads of a method become rows of changes of weights.
+
+    Raises:
+        FedloomError: If clients send anything else, which no server can move to another version.
+    """
+    check_averaging(method, context, title, "asynchronous")
+    layout = UploadLayout.of(method, context)
+    if not layout.server_paths or {*layout.float_indices} - layout.server_paths.keys():
+        problem = f"asynchronous: clients of {title} send something else than weights"
+        advice = "choose a method whose clients send weights alone, such as fedavg, ditto, fedper"
+        raise FedloomError(problem, advice=advice)
+    return layout
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fl.api.training import check_participation
+from fl.base.declaration import declaration_of
 from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL
 from fl.engine.asynchronous import arriving_rounds
@@ -23,9 +25,9 @@ def with_participation(simulation: Simulation, components: MethodComponents) -> 
     Raises:
         FedloomError: If they do not fit to each other or to the method.
     """
-    training, simulation = simulation.training, replace(simulation, participation=None)
-    has_clock = training.over_selection > 1 or training.deadline is not None
-    if not (components.decide_participation or has_clock):
+    check_participation(components.added_keys, simulation.training)
+    simulation = replace(simulation, participation=None)
+    if not components.added_keys & {"devices", "selection", "asynchronous"}:
         return simulation
     context = simulation.context(simulation.seed)
     [devices, selection, server] = [
@@ -35,22 +37,12 @@ def with_participation(simulation: Simulation, components: MethodComponents) -> 
             for parts in (components.devices, components.selection, components.asynchronous)
         )
     ]
-    if devices is None:
-        for key, default in (("over_selection", 1.0), ("deadline", None)):
-            if getattr(training, key) != default:
-                problem = f"{key}: is {getattr(training, key)!r}, but nothing takes time"
-                raise FedloomError(problem, advice=f"set devices, or leave {key} out")
-        if server is not None:
-            problem = "asynchronous: is set, but nothing takes time"
-            raise FedloomError(problem, advice="set devices")
-    if (devices is not None or server is not None) and training.stragglers:
-        problem = f"stragglers: is {training.stragglers:g}, but devices decide who is slow"
-        raise FedloomError(problem, advice="leave out stragglers, or devices")
     if selection is not None and GLOBAL not in simulation.method.views:
         problem = "selection: clients are selected by a shared model, but there is none"
         raise FedloomError(problem, advice="leave selection out")
     clock = Clock(simulation, devices, selection.upload_bytes if selection else 0)
     rounds: Participation = SelectedRounds(clock, devices, selection)
-    if server is not None:
-        rounds = arriving_rounds(clock, devices, selection, server, components)
+    if devices is not None and server is not None:
+        title = declaration_of(components.method).title
+        rounds = arriving_rounds(clock, devices, server, title)
     return replace(simulation, participation=rounds)

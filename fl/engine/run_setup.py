@@ -60,9 +60,9 @@ class MethodComponents:
     asynchronous: tuple[Any, ...] = ()
 
     @property
-    def decide_participation(self) -> bool:
-        """Whether more than the seed decides who takes part in rounds."""
-        return bool(self.devices or self.selection or self.asynchronous)
+    def added_keys(self) -> frozenset[str]:
+        """The keys under which the study adds something."""
+        return frozenset(key.name for key in fields(self)[1:] if getattr(self, key.name))
 
 
 @seeded(CONSTRUCTION_SEED)

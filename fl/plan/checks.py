@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fl.api.task import DEFAULT, Task
-from fl.api.training import Training, check_stragglers
+from fl.api.training import Training, check_participation, check_stragglers
 from fl.api.uploads import check_attackers, check_noise_on_count
 from fl.base import arithmetic, registry
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
@@ -266,10 +266,19 @@ def _check_participants(entry: MethodEntry, point: Point, scenario: Scenario) ->
 
     An aggregation may need several, and so does noise behind a clip that counts clients.
     """
+    added = [entry_key(key) for key, specs in point.added_components.items() if specs]
+    with _located(entry.location):
+        check_participation(added, Training(**point.training))
     clients = scenario.partition.clients
     if clients is None or scenario.partition.has_unseen_clients:
         return
     participants = Training(**point.training).participants(clients)
+    for spec in point.added_components["asynchronous"]:
+        for key in ("size", "concurrency"):
+            if spec.get(key, 0) > clients:
+                problem = f"is {spec[key]}, but {clients} clients can take part"
+                location = entry.location / "asynchronous" / spec["name"] / key
+                raise ConfigError(location, problem, f"1 to {clients}")
     for spec in point.added_components["aggregation"]:
         fewest = getattr(registry.component_of("aggregation", spec)[1], "fewest_clients", 1)
         if participants < fewest:

@@ -340,6 +340,8 @@ class Rehearsal:
                     attempt.state_bytes(),
                 )
                 recorder.check(spec)
+                if method_components.asynchronous:
+                    attempt.check_asynchronous()
             else:
                 attempt.build()
             results.append(self._rehearsed[key])

@@ -31,6 +31,7 @@ from fl.api.method import (
 from fl.api.term import AdaptiveTerm, ReferenceTerm, Term
 from fl.api.trees import Tree
 from fl.base import plugins
+from fl.base.declaration import declaration_of
 from fl.base.errors import FedloomError
 from fl.base.specs import MethodSpec, component_specs
 from fl.data.dataset import Modality
@@ -108,6 +109,13 @@ class Attempt:
             with contextlib.suppress(Exception):
                 return self._method(device)
         return self._method(CPU)
+
+    def check_asynchronous(self) -> None:
+        """Refuse a method whose clients send something else than weights."""
+        from fl.engine.asynchronous import weights_layout  # Few studies need it.
+
+        title = declaration_of(self.method_components.method).title
+        weights_layout(self._method(CPU), self.context, title)
 
     def reason(self) -> str:
         """Return why clients cannot be trained in one stack; empty if they can.

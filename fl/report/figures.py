@@ -124,11 +124,16 @@ class Series:
 
 @as_picture
 def curves(
-    look: Look, frame: pd.DataFrame, series: Series, metric: str, majority: float | None
+    look: Look,
+    frame: pd.DataFrame,
+    series: Series,
+    metric: str,
+    majority: float | None,
+    across: str = "round",
 ) -> matplotlib.figure.Figure:
     """Draw means over rounds with a band of one sd, for one setting; see `draw_curves`."""
     figure, axes = axes_of(2.6)
-    draw_curves(look, axes, frame, series, metric, majority)
+    draw_curves(look, axes, frame, series, metric, majority, across)
     return figure
 
 
@@ -139,6 +144,7 @@ def draw_curves(
     series: Series,
     metric: str,
     majority: float | None = None,
+    across: str = "round",
 ) -> None:
     """Draw means over rounds, with the names of methods at the ends of their lines.
 
@@ -152,6 +158,7 @@ def draw_curves(
         series: The methods.
         metric: The metric.
         majority: Accuracy of predicting each client's majority class, for a line.
+        across: What the column ``round`` has.
     """
     scale, present = _scale(metric), set(frame["method"])
     n_coloured = len(series.in_colour)
@@ -183,11 +190,12 @@ def draw_curves(
         ends.append((method, float(y[-1])))
     if majority is not None and np.isfinite(majority):
         axes.axhline(scale * majority, color=look.muted, lw=0.9, ls=DASHED, zorder=1)
-    last = max([1, *frame["round"]])
-    axes.set(xlabel="round", ylabel=unit(metric), xlim=(0, last * 1.02))
+    is_round = across == "round"
+    last = max([1 if is_round else 0, *frame["round"]])
+    axes.set(xlabel=across, ylabel=unit(metric), xlim=(0, last * 1.02))
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=is_round))
     axes.grid(axis="y")
     _name_ends(look, axes, series, ends)
 

@@ -9,6 +9,7 @@ from fl.base.schema import DIVERGED, StudySetting
 from fl.report import (
     analysis_results,
     claims_tables,
+    clock_tables,
     cost_tables,
     figures,
     many_methods,
@@ -119,6 +120,15 @@ def _sections(study: Facts) -> list[Section]:
             _present(method_tables.unseen_table(facts), claims_tables.unseen_paired_table(facts)),
         ),
         Section("rounds", "Over rounds", _present(_lines(facts), cost_tables.pace_table(facts))),
+        Section(
+            "clock",
+            "Over simulated time",
+            _present(
+                clock_tables.clock_figure(facts),
+                clock_tables.clock_table(facts),
+                *clock_tables.equal_tables(facts),
+            ),
+        ),
         Section(
             "privacy",
             "Privacy",

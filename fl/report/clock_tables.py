@@ -1,0 +1,210 @@
+"""Methods by simulated time: how long they take, and what they reach in equal time or bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pandas as pd
+
+from fl.base.schema import CLOCK, SETTING, StudySetting, rising
+from fl.base.units import duration, size
+from fl.report import claims_tables, figures, summaries
+from fl.report.cells import Table, decimal, number, unit
+from fl.report.facts import Facts, rows_of_setting
+from fl.report.figures import Figure, Panel
+from fl.report.method_tables import Record, Show, by_setting, main_table
+from fl.report.plots import series_of
+from fl.report.summaries import KEY
+
+GOAL = 0.95
+"""Share of the best method's final value to which time is counted."""
+
+TIMES = 60
+"""Number of times at which a curve is drawn."""
+
+
+def clock_rows(facts: Facts) -> pd.DataFrame:
+    """Return what is known of each round of runs with devices: a column for each metric.
+
+    Returns:
+        A row for each run and round, with the columns of `KEY` and ``run``. ``seconds`` are those
+        until the end of the round, ``bytes`` those of all clients until then, down and up.
+    """
+    rows = summaries.complete_rows(facts.rows[facts.rows["split"] == CLOCK], facts.runs)
+    keys = [*KEY, "run", "round"]
+    wide = rows.pivot_table("value", keys, "metric", observed=True).reset_index()
+    if wide.empty:
+        return wide
+    sent = (wide["bytes_down"] + wide["bytes_up"]).groupby(wide["run"]).cumsum()
+    return wide.assign(bytes=sent)
+
+
+def timed_curves(facts: Facts) -> pd.DataFrame:
+    """Return the value of each run after each evaluated round, with its seconds and bytes."""
+    clock = clock_rows(facts)
+    if clock.empty:
+        return clock
+    lines = summaries.run_curves(facts.rows, facts.runs, facts.metric)
+    lines = lines.drop(columns=["seconds", "bytes"])
+    return lines.merge(clock[["run", "round", "seconds", "bytes"]], on=["run", "round"])
+
+
+def clock_table(facts: Facts) -> Table | None:
+    """Return the table of simulated time; None if no run has devices."""
+    clock, lines = clock_rows(facts), timed_curves(facts)
+    if clock.empty or lines.empty:
+        return None
+    runs = clock.groupby([*KEY, "run"], sort=False, observed=True).agg(
+        end=("seconds", "max"),
+        bytes=("bytes", "max"),
+        rounds=("round", "max"),
+        idle=("idle", "mean"),
+        lost=("lost", "mean"),
+        dropped=("dropped", "mean"),
+        slowest=("slowest", "mean"),
+    )
+    runs = runs.join(_times_to_goal(facts, lines)).reset_index()
+    shown: dict[str, Show] = {
+        f"time to {100 * GOAL:g} %\nof the best": _time_to_goal,
+        f"bytes to {100 * GOAL:g} %\nof the best": _bytes_to_goal,
+        "time of\na run": lambda row: duration(float(np.mean(row["end"]))),
+        "bytes of\na run": lambda row: size(float(np.mean(row["bytes"]))),
+        "slowest client\nof a round": lambda row: duration(float(np.mean(row["slowest"]))),
+        "idle\n(%)": lambda row: decimal(float(100 * np.mean(row["idle"])), 1),
+        "lost\n(%)": lambda row: decimal(float(100 * np.mean(row["lost"])), 1),
+        "dropped\na round": lambda row: decimal(float(np.mean(row["dropped"])), 1),
+    }
+    frame = facts.with_settings(runs).groupby(KEY, sort=False).agg(list).reset_index()
+    caption = (
+        f"Simulated time and bytes of all clients, down and up. Means over {facts.replicates}; "
+        f"{100 * GOAL:g} % of the best: of the largest mean final test {unit(facts.metric)} of a "
+        "method in the setting."
+    )
+    note = (
+        "Time follows from devices, counted operations and bytes; no computer's clock is in it. A "
+        "time is counted at evaluated rounds. Where some runs do not reach the value, the mean is "
+        "at least what is written, with these runs' whole time. Idle: share of the time of a "
+        "round's slowest client in which the others wait, mean. Lost: share of clients' work that "
+        "the server does not use."
+    )
+    return by_setting(facts, "clock", caption, frame, shown, note=note)
+
+
+def _times_to_goal(facts: Facts, lines: pd.DataFrame) -> pd.DataFrame:
+    """Return by run the seconds and bytes to the goal, or all of it, and whether it is reached."""
+    up, records = rising(facts.metric), []
+    for _, setting in lines.groupby(SETTING, sort=False, observed=True):
+        last = setting.groupby(["method", "run"], sort=False, observed=True)["value"].last()
+        finals = last.groupby("method", sort=False, observed=True).mean()
+        goal = GOAL * finals.max() if up else finals.min() / GOAL
+        for key, run in setting.groupby([*KEY, "run"], sort=False, observed=True):
+            values = run["value"]
+            reached = run[values >= goal - 1e-12 if up else values <= goal + 1e-12]
+            at = (run.iloc[-1] if reached.empty else reached.iloc[0]).to_dict()
+            record = dict(zip([*KEY, "run"], key, strict=True))
+            record |= {"goal_seconds": at["seconds"], "goal_bytes": at["bytes"]}
+            records.append(record | {"reaches": not reached.empty})
+    return pd.DataFrame(records).set_index([*KEY, "run"])
+
+
+def _censored(row: Record, text: str) -> str:
+    """Return a mean over runs as text, as a lower bound if some do not reach the goal."""
+    count = sum(row["reaches"])
+    if not count:
+        return f"not in {text}"
+    return text if count == len(row["reaches"]) else f"> {text} ({count} of {len(row['reaches'])})"
+
+
+def _time_to_goal(row: Record) -> str:
+    return _censored(row, duration(float(np.mean(row["goal_seconds"]))))
+
+
+def _bytes_to_goal(row: Record) -> str:
+    return _censored(row, size(float(np.mean(row["goal_bytes"]))))
+
+
+def equal_tables(facts: Facts) -> tuple[Table, ...]:
+    """Return the results at equal simulated time, and at equal bytes, with what may be claimed.
+
+    The time is that of the shortest run of a setting, so that every run has been there. Each run
+    counts with its last evaluated round until then.
+    """
+    lines = timed_curves(facts)
+    if lines.empty:
+        return ()
+    tables = []
+    for column, amount, name in (("seconds", duration, "time"), ("bytes", size, "bytes")):
+        ends = lines.groupby([*SETTING, "run"], sort=False, observed=True)[column].max()
+        limits = ends.groupby(SETTING, sort=False, observed=True).min().rename("limit")
+        if ends.groupby(SETTING, sort=False, observed=True).nunique().max() < 2:
+            continue  # All runs of a setting are equally long: the main table is this one.
+        within = lines.merge(limits.reset_index(), on=SETTING)
+        within = within[within[column] <= within["limit"]]
+        last = within.groupby("run", observed=True)["round"].max().rename("last")
+        rows = facts.rows.merge(last.reset_index(), on="run")
+        rows = rows[rows["round"] <= rows["last"]].drop(columns="last")
+        runs = facts.runs[facts.runs["run"].isin(last.index)]
+        early = replace(facts, rows=rows, runs=runs)
+        texts = "; ".join(amount(limit) for limit in dict.fromkeys(limits))
+        title = f"at equal {'simulated time' if name == 'time' else 'bytes of all clients'}"
+        table = main_table(early)
+        claimed = " ".join(claims_tables.claims_made(early))
+        caption = f"Test {unit(facts.metric)} {title} ({texts}): mean ± standard deviation over "
+        tables.append(
+            replace(
+                table,
+                name=f"equal-{name}",
+                caption=f"{caption}{facts.replicates}.",
+                note=f"{table.note} {claimed}".strip(),
+                is_main=False,
+            )
+        )
+    return tuple(tables)
+
+
+def clock_figure(facts: Facts) -> Figure | None:
+    """Return the figure of curves over simulated time; None if no run has devices."""
+    lines = timed_curves(facts)
+    if lines.empty:
+        return None
+    series, metric = series_of(facts), facts.metric
+    frame = facts.with_settings(lines)
+    final = cache(lambda setting: rows_of_setting(facts.summary, setting))
+
+    def draw(setting: StudySetting) -> Panel | None:
+        own = rows_of_setting(frame, setting)
+        if own.empty:
+            return None
+        curves = pd.concat(
+            [_over_time(run).assign(method=method) for method, run in own.groupby("method")],
+            ignore_index=True,
+        )
+        means = final(setting).set_index("method")["mean"]
+        named = "; ".join(f"{facts.methods[str(m)]} {number(v, metric)}" for m, v in means.items())
+        alt = f"test {unit(metric)} over simulated time; final means {named}."
+        picture = figures.curves(curves, series, metric, None, "simulated seconds")
+        return Panel(facts.short_name(setting), alt, picture)
+
+    panels = tuple(p for setting in facts.settings if (p := draw(setting)) is not None)
+    caption = (
+        f"Test {unit(metric)} over simulated time: mean over clients and {facts.replicates}; the "
+        f"band is one standard deviation over {facts.replicates}. A curve ends with the first of "
+        "the method's runs."
+    )
+    return Figure("clock", caption, panels, note=series.note) if panels else None
+
+
+def _over_time(lines: pd.DataFrame) -> pd.DataFrame:
+    """Return ``mean`` and ``sd_seeds`` over runs at times, which are in the column ``round``."""
+    runs = [run.sort_values("seconds") for _, run in lines.groupby("run", observed=True)]
+    begin = max(float(run["seconds"].iloc[0]) for run in runs)
+    end = min(float(run["seconds"].iloc[-1]) for run in runs)
+    times = np.linspace(min(begin, end), end, TIMES)
+    places = [np.searchsorted(run["seconds"], times + 1e-9 * end, side="right") - 1 for run in runs]
+    values = np.stack(
+        [run["value"].to_numpy()[place.clip(0)] for run, place in zip(runs, places, strict=True)]
+    )
+    spread = values.std(axis=0, ddof=1) if len(runs) > 1 else np.full(len(times), np.nan)
+    return pd.DataFrame({"round": times, "mean": values.mean(axis=0), "sd_seeds": spread})

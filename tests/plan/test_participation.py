@@ -1,0 +1,64 @@
+"""Devices, selection and asynchronous servers in a study: what contradicts is told at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import planning
+import pytest
+
+from fl.base.errors import ConfigError
+from fl.plan import plan
+
+FEDBUFF = {"fedbuff": {"size": 2, "concurrency": 3}}
+
+
+def planned(root: Path, entry: dict[str, Any], method: str = "fedavg") -> list[Any]:
+    methods = {"entry": {"method": method, **entry}}
+    study = {"training": {"rounds": 4, "batch_size": 8, "lr": 0.05}, "methods": methods}
+    return [*plan.make(planning.write_config(root, study)).runs.values()]
+
+
+@pytest.mark.parametrize(
+    ("method", "entry", "words"),
+    [
+        ("fedavg", {"asynchronous": FEDBUFF}, ["entry", "asynchronous", "devices"]),
+        ("fedavg", {"deadline": 3.0}, ["deadline", "devices"]),
+        ("fedavg", {"over_selection": 1.5}, ["over_selection", "devices"]),
+        (
+            "fedavg",
+            {"devices": "equal", "stragglers": 0.5, "local_steps": 2},
+            ["stragglers", "devices"],
+        ),
+        (
+            "fedavg",
+            {"devices": "equal", "asynchronous": FEDBUFF, "aggregation": "median"},
+            ["aggregation", "asynchronous"],
+        ),
+        (
+            "fedavg",
+            {"devices": "equal", "asynchronous": {"fedbuff": {"size": 2, "concurrency": 99}}},
+            ["asynchronous.fedbuff.concurrency", "99"],
+        ),
+        ("scaffold", {"devices": "equal", "asynchronous": FEDBUFF}, ["SCAFFOLD", "weights"]),
+        ("fedavg", {"devices": "unequal"}, ["devices.unequal", "equal"]),
+    ],
+)
+def test_what_contradicts_is_told_before_training(
+    tmp_path: Path, method: str, entry: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        planned(tmp_path, entry, method)
+    for word in words:
+        assert word in str(raised.value)
+
+
+def test_runs_with_a_clock_have_names_of_their_own(tmp_path: Path) -> None:
+    [plain] = planned(tmp_path / "a", {})
+    [timed] = planned(tmp_path / "b", {"devices": "equal"})
+    [buffered] = planned(tmp_path / "c", {"devices": "equal", "asynchronous": FEDBUFF})
+    [late] = planned(tmp_path / "d", {"devices": "equal", "deadline": 9.0})
+    assert len({plain.run, timed.run, buffered.run, late.run}) == 4
+    assert "devices" not in plain.spec
+    assert buffered.spec["asynchronous"][0]["name"] == "fedbuff"
