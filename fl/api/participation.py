@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl.api.training import Training
 from fl.api.trees import Tree
+from fl.base.errors import FedloomError
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Offer:
 
     Attributes:
         round: Number of the round, 1, 2, ...
-        count: Number of clients to select, at most that of ``clients``.
+        count: Number of clients to select, at most that of ``clients``; a selection may give fewer.
         clients: The clients that are there, ascending, int64.
         sizes: Numbers of training samples of all clients, int64 [clients].
         seconds: Seconds that each client would take for the round, [clients]; None without devices.
@@ -153,7 +155,8 @@ class Selection:
 
     Attributes:
         select: Function from the memory and an offer to the selected clients and the next memory.
-        init: Function from the number of clients to the memory before round 1, a tree of tensors.
+        init: Function from the number of clients to the memory before round 1, a tree of tensors
+            on the CPU.
         learn: Function from the memory and the outcome of a round to the next memory.
         upload_bytes: Bytes that each participant sends for the selection, beside the method's.
     """
@@ -162,6 +165,31 @@ class Selection:
     init: Callable[[int], Tree] = _no_memory
     learn: Callable[[Any, Outcome], Tree] = _learn_nothing
     upload_bytes: int = 0
+
+
+def check_selection(
+    component: Any, has_devices: bool, participants: int, training: Training
+) -> None:
+    """Refuse a selection that cannot select with given devices, clients and settings.
+
+    Args:
+        component: The component that builds it. It may have ``needs_devices``, and a method
+            ``check`` that raises `FedloomError`, of the number of clients that can take part and
+            the settings of training.
+        has_devices: Whether clients have devices, so that rounds take time.
+        participants: Number of clients that can take part.
+        training: Settings of training.
+
+    Raises:
+        FedloomError: If it cannot.
+    """
+    if getattr(component, "needs_devices", False) and not has_devices:
+        problem = (
+            "selection: selects by the time of a round, but without devices nothing takes time"
+        )
+        raise FedloomError(problem, advice="set devices, or choose another selection")
+    if hasattr(component, "check"):
+        component.check(participants, training)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fl.api import trees
 from fl.api.participation import DeviceTable, Offer, Outcome, Selection
 from fl.api.trees import Tree
 from fl.base import rng
@@ -116,11 +117,13 @@ class SelectedRounds:
             asked.losses,
             generator,
         )
-        selected, memory = self.selection.select(state.participation["memory"], offer)
+        memory = trees.to(state.participation["memory"], "cpu")
+        selected, memory = self.selection.select(memory, offer)
         selected = np.sort(np.asarray(selected, np.int64))
-        if len(np.unique(selected)) != count or not np.isin(selected, candidates).all():
+        is_right = np.isin(selected, candidates).all() and (np.diff(selected) > 0).all()
+        if not is_right or not 1 <= len(selected) <= count:
             problem = f"selection: gives the clients {selected.tolist()}"
-            raise FedloomError(problem, f"{count} different ones of those that are there")
+            raise FedloomError(problem, f"1 to {count} different ones of those that are there")
         return selected, memory
 
 

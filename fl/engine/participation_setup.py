@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fl.api.participation import check_selection
 from fl.api.training import check_participation
 from fl.base.declaration import declaration_of
 from fl.base.errors import FedloomError
@@ -30,6 +31,9 @@ def with_participation(simulation: Simulation, components: MethodComponents) -> 
     if not components.added_keys & {"devices", "selection", "asynchronous"}:
         return simulation
     context = simulation.context(simulation.seed)
+    for component in components.selection:
+        has_devices = bool(components.devices)
+        check_selection(component, has_devices, context.participants, context.training)
     [devices, selection, server] = [
         built[0] if built else None
         for built in (

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fl.api.participation import check_selection
 from fl.api.task import DEFAULT, Task
 from fl.api.training import Training, check_participation, check_stragglers
 from fl.api.uploads import check_attackers, check_noise_on_count
@@ -273,6 +274,10 @@ def _check_participants(entry: MethodEntry, point: Point, scenario: Scenario) ->
     if clients is None or scenario.partition.has_unseen_clients:
         return
     participants = Training(**point.training).participants(clients)
+    for spec in point.added_components["selection"]:
+        selection = registry.component_of("selection", spec)[1]
+        with _located(entry.location):
+            check_selection(selection, "devices" in added, clients, Training(**point.training))
     for spec in point.added_components["asynchronous"]:
         for key in ("size", "concurrency"):
             if spec.get(key, 0) > clients:

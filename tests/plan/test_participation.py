@@ -43,6 +43,17 @@ def planned(root: Path, entry: dict[str, Any], method: str = "fedavg") -> list[A
         ),
         ("scaffold", {"devices": "equal", "asynchronous": FEDBUFF}, ["SCAFFOLD", "weights"]),
         ("fedavg", {"devices": "unequal"}, ["devices.unequal", "equal"]),
+        ("fedavg", {"selection": {"fedcs": {"deadline": 9.0}}}, ["entry", "selection", "devices"]),
+        (
+            "fedavg",
+            {"selection": {"power-of-choice": {"candidates": 99}}},
+            ["entry", "selection.candidates", "99"],
+        ),
+        (
+            "fedavg",
+            {"devices": "equal", "selection": {"tifl": {"tiers": 99}}},
+            ["entry", "selection.tiers", "99"],
+        ),
     ],
 )
 def test_what_contradicts_is_told_before_training(
