@@ -31,6 +31,9 @@ OTHERS = {
     "alteration": "Alterations of features",
     "upload filter": "Upload filters",
     "aggregation": "Aggregations",
+    "devices": "Devices of clients",
+    "selection": "Selections of clients",
+    "asynchronous server": "Asynchronous servers",
     "analysis": "Analyses",
 }
 """The kinds that share the page of the library, and their headings."""

@@ -26,31 +26,38 @@ class Presence:
     Attributes:
         clients: The client of each interval, ascending, int64 [intervals].
         begin: Begin of each interval in seconds, from 0 to ``period``.
-        end: End of each interval, above its begin, at most ``period``.
-        period: Seconds after which all intervals repeat.
+        end: End of each interval, a millisecond or more above its begin, at most ``period``.
+        period: Seconds after which intervals repeat; or, [intervals], those of each client.
     """
 
     clients: np.ndarray
     begin: np.ndarray
     end: np.ndarray
-    period: float
+    period: float | np.ndarray
 
     def present(self, seconds: float) -> np.ndarray:
         """Return the clients that are there at a time, in ascending order."""
-        return np.unique(self.clients[self._contain(seconds % self.period)])
+        clients = self.clients[self._contain(seconds)]
+        is_first = np.ones(len(clients), bool)
+        is_first[1:] = clients[1:] != clients[:-1]
+        present: np.ndarray = clients[is_first]
+        return present
 
     def leave(self, client: int, seconds: float) -> float:
         """Return the time at which a client leaves that is there at a time; inf: never."""
-        passed, now = 0.0, seconds % self.period
         own = slice(*np.searchsorted(self.clients, [client, client + 1]))
         begin, end = self.begin[own], self.end[own]
-        while passed <= self.period:
+        if not len(begin):
+            return seconds
+        period = float(np.broadcast_to(self.period, self.begin.shape)[own.start])
+        passed, now = 0.0, seconds % period
+        while passed <= period:
             inside = (begin <= now) & (now < end)
             if not inside.any():
                 return seconds + passed
             stay = float(end[inside].max()) - now
             passed += stay
-            now = (now + stay) % self.period
+            now = float(end[inside].max()) % period
         return np.inf
 
     def next_time(self, clients: np.ndarray, seconds: float) -> float:
@@ -60,14 +67,20 @@ class Presence:
             The time; inf if none of them is ever there.
         """
         of_clients = np.isin(self.clients, clients)
-        now = seconds % self.period
-        if (of_clients & self._contain(now)).any():
-            return seconds
-        waits = (self.begin[of_clients] - now) % self.period
-        return seconds + float(waits.min()) if len(waits) else np.inf
+        if not of_clients.any():
+            return np.inf
+        if not (of_clients & self._contain(seconds)).any():
+            waits = (self.begin - seconds) % self.period
+            seconds += float(waits[of_clients].min())
+        while not (of_clients & self._contain(seconds)).any():  # The sum was rounded down.
+            seconds = float(np.nextafter(seconds, np.inf))
+        return seconds
 
     def _contain(self, seconds: float) -> np.ndarray:
-        return (self.begin <= seconds) & (seconds < self.end)
+        """Whether each interval contains a time, bool [intervals]."""
+        now = seconds % self.period
+        contain: np.ndarray = (self.begin <= now) & (now < self.end)
+        return contain
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def listing(kind: str, family: str | None = None) -> Iterator[str]:
     documentation = registry.list_documentation(kind)
     if family is not None:
         documentation = members(family, documentation)
-    width = max(len(component.name) for component in documentation)
+    width = max((len(component.name) for component in documentation), default=0)
     for component in documentation:
         indent = " " * (width + 2)
         [first, *following] = _wrapped(component.summary, indent)

@@ -68,6 +68,11 @@ COMMANDS_BY_GROUP = {
         Command("alterations", "fl.cli.catalogue", "list alterations; with NAME, its keys"),
         Command("filters", "fl.cli.catalogue", "list upload filters; with NAME, its keys"),
         Command("aggregations", "fl.cli.catalogue", "list aggregations; with NAME, its keys"),
+        Command("devices", "fl.cli.catalogue", "list devices of clients; with NAME, its keys"),
+        Command(
+            "selections", "fl.cli.catalogue", "list selections of clients; with NAME, its keys"
+        ),
+        Command("servers", "fl.cli.catalogue", "list asynchronous servers; with NAME, its keys"),
         Command("datasets", "fl.cli.catalogue", "list data sets; with NAME, its keys"),
         Command("models", "fl.cli.catalogue", "list models; with NAME, its keys"),
         Command("partitions", "fl.cli.catalogue", "list partition schemes; with NAME, its keys"),

@@ -193,11 +193,25 @@ def check_entry(entry: MethodEntry, scenarios: Mapping[str, Scenario]) -> None:
             with problems.collected():
                 scenario.check(registry.find(ADDED_KINDS[key], spec["name"], location), location)
     for point in entry.points:
+        with problems.collected():
+            _check_devices(entry, point, scenario)
         _check_training(entry, point.training, scenario, problems)
         if entry.is_right:
             with problems.collected():
                 _check_participants(entry, point, scenario)
     problems.raise_all()
+
+
+def _check_devices(entry: MethodEntry, point: Point, scenario: Scenario) -> None:
+    """Raise `ConfigError` for devices with keys or files that do not fit to the clients."""
+    for spec in point.added_components["devices"]:
+        devices = registry.component_of("devices", spec)[1]
+        try:
+            if hasattr(devices, "check"):
+                devices.check(scenario.partition.clients)
+        except FedloomError as error:
+            location = entry.layers.location_of("devices") / spec["name"]
+            raise ConfigError(location, error.problem, error.allowed, error.advice) from None
 
 
 def _check_parent(

@@ -238,8 +238,8 @@ class Study:
             entry from whose model runs start; ``train_on`` an entry on whose virtual images they
             train, or a number of real samples of each class. ``terms`` are added to the loss,
             ``alterations`` to layers, ``upload_filters`` and an ``aggregation`` to uploads.
-            ``dataset`` and ``partition`` replace the study's. ``title`` and ``execution`` do not
-            change results.
+            ``dataset``, ``partition`` and ``devices`` replace the study's. ``title`` and
+            ``execution`` do not change results.
         seeds: Training seeds, a run for each, or their number: 3 is 0, 1 and 2, and [3] the seed 3
             alone. A partition has a seed of its own. `per-draw`: one run, whose training seed is
             the seed of its partition, so that draws share no first network, batches, participants
@@ -251,6 +251,9 @@ class Study:
         departures: Known differences from the paper, which the report lists. An empty list means
             that none is known; without this key the study belongs to no paper.
         training: Training keys of all methods; an entry can set other values.
+        devices: Devices of the clients, from which rounds take simulated time
+            (``docs/guide/clock.md``): a name, or one name with its keys, as
+            ``{log-normal: {speed_sigma: 1}}``. An entry with ``devices: null`` has none.
         execution: Computation of this study's runs, with the keys of ``config.yaml``.
         metric: Metric of tables and claims; by default that of the data sets' task
             (`fl.api.task`).
@@ -294,6 +297,7 @@ class Study:
     shows: str = ""
     departures: list[str] | None = None
     training: dict[str, Any] = field(default_factory=dict)
+    devices: str | dict[str, Any] | None = None
     execution: dict[str, Any] = field(default_factory=dict)
     metric: str | None = None
     test: Literal["own", "global", "reweighted"] = "own"

@@ -299,6 +299,7 @@ def expand(
     settings = study_settings(scenarios)
     runs = _runs(study, components, expanded, settings)
     tables = [path_of(s.values["path"]) for s in components.schemes if "path" in s.values]
+    tables += {path for run in runs for _, path in own_files(run.spec)}
     watched = {**own_files.watched, **{str(path): change_stamp([path]) for path in tables}}
     return Expansion(
         name=name,

@@ -251,8 +251,12 @@ class Layer(NamedTuple):
 
 
 class EntryLayers(NamedTuple):
-    """The layers of a method entry; a later one wins."""
+    """The layers of a method entry; a later one wins.
 
+    ``top`` has the key ``devices`` of the study, if it has one, ``study`` its ``training``.
+    """
+
+    top: Layer
     study: Layer
     method: Layer
     entry: Layer
@@ -301,15 +305,17 @@ def points(
         draft: The study.
         label: Label of the entry.
         component: The entry's method.
-        layers: The right keys of the study's ``training``, of the method's defaults and of the
-            entry (`checked_layers`).
+        layers: The right keys of the study, of its ``training``, of the method's defaults and of
+            the entry (`checked_layers`).
         problems: Collects what is wrong with the entry; nothing that a wrong key may have caused.
     """
     study, own_location = draft.study, layers.entry.location
     hyper_fields, training_fields = fields.fields(component.target), fields.fields(Training)
     declared_fields = {**training_fields, **hyper_fields}
     fixed = getattr(component.target, "training", {})
-    merged = _merged(layers.study.values, fixed, layers.method.values, layers.entry.values)
+    merged = _merged(
+        *(layers.top.values, layers.study.values, fixed, layers.method.values, layers.entry.values)
+    )
     error_count = len(problems.errors)
     added_components, added_values = _added_components(study, merged, layers, problems)
     merged = {key: value for key, value in merged.items() if key not in RESERVED}
@@ -472,7 +478,7 @@ def checked_layers(
     Args:
         study: The study.
         component: The entry's method.
-        layers: The layers; that of the study is checked already.
+        layers: The layers; those of the study are checked already.
         problems: Collects what is wrong with the others.
 
     Raises:
@@ -485,6 +491,7 @@ def checked_layers(
         raise ConfigError(layers.entry.location / key, problem, advice=advice)
     declared_fields = {**training_fields, **hyper_fields}
     return EntryLayers(
+        layers.top,
         layers.study,
         checked_layer(study, layers.method, declared_fields, problems, RESERVED),
         checked_layer(study, layers.entry, declared_fields, problems, RESERVED),

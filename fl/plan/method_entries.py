@@ -80,7 +80,12 @@ class MethodEntry:
         self.declared = declaration_of(self.method.target)
         defaults, file_location = config.method_defaults(folder, self.method.name)
         defaults = registry.with_current_keys(defaults, file_location)
-        layers = EntryLayers(training, Layer(defaults, file_location), Layer(keys, self.location))
+        layers = EntryLayers(
+            Layer({"devices": draft.study.devices} if draft.study.devices else {}, location),
+            training,
+            Layer(defaults, file_location),
+            Layer(keys, self.location),
+        )
         self.layers = checked_layers(draft.study, self.method, layers, self.problems)
         self.points = points(folder, draft, label, self.method, self.layers, self.problems)
         title = self.declared.title if keys.get("method", label) == label else label

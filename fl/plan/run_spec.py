@@ -95,6 +95,7 @@ class RunSpec:
         return {
             **{key: identity.root_code(root) for key, root in self.roots.items()},
             **identity.option_versions(self.spec),
+            **_own_content(self.spec),
             "core": identity.root_code(identity.CORE),
             "model": model_code(self.spec["model"]),
             "dataset": dataset,
@@ -218,6 +219,27 @@ def model_code(model: ComponentSpec, code_of: identity.CodeOf = identity.root_co
     weights = model.get("weights")
     files = _weight_files(path_of(weights)) if isinstance(weights, str) else ()
     return identity.digest([code, _content(files, change_stamp(files))]) if files else code
+
+
+def own_files(spec: MethodSpec) -> Iterator[tuple[str, Path]]:
+    """Yield the user's own files that added components read, each with its key in `RunSpec.code`.
+
+    A component names the keys of such files by a class variable ``files``.
+    """
+    for _, kind, component in registry.added_components(spec):
+        target = find(kind, component["name"], Location("the spec")).target
+        for key in getattr(target, "files", ()):
+            if component[key] is not None:
+                yield f"{kind} {component['name']} {key}", path_of(component[key])
+
+
+def _own_content(spec: MethodSpec) -> dict[str, str]:
+    """Return the content of these files, by key of `RunSpec.code`; absent ones have none."""
+    return {
+        key: _content((path,), change_stamp([path]))
+        for key, path in own_files(spec)
+        if path.is_file()
+    }
 
 
 def _weight_files(path: Path) -> tuple[Path, ...]:

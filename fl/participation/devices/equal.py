@@ -1,13 +1,15 @@
-"""Equal devices: all clients compute and send alike, and are always there."""
+"""Equal devices: all clients compute and send alike.
+
+No publication: what papers assume that do not speak of devices.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-import numpy as np
-
-from fl.api import ALL_TASKS, BuildContext, DeviceTable, Positive
+from fl.api import ALL_TASKS, Bound, BuildContext, DeviceTable, Positive, Share
+from fl.blocks.device_draws import DOWNLOAD, SPEED, UPLOAD, device_table
 
 
 @dataclass(frozen=True)
@@ -15,18 +17,23 @@ class Equal:
     """Devices without differences.
 
     Attributes:
-        speed: floating-point operations a second.
-        download: bytes a second from the server.
-        upload: bytes a second to the server.
+        speed: Floating-point operations a second.
+        download: Bytes a second from the server.
+        upload: Bytes a second to the server.
+        failure: Probability that a client breaks off in a round.
+        present: Share of each day in which a client is there, from a time of day on that is drawn.
     """
 
-    speed: Positive = 1e10
-    download: Positive = 2.5e6
-    upload: Positive = 1.25e6
+    speed: Positive = SPEED
+    download: Positive = DOWNLOAD
+    upload: Positive = UPLOAD
+    failure: Share = 0.0
+    present: Annotated[float, Bound(low=0.001, high=1)] = 1.0
 
     tasks: ClassVar = ALL_TASKS
 
     def build(self, context: BuildContext) -> DeviceTable:
         """Return the table of the devices."""
-        ones = np.ones(context.clients)
-        return DeviceTable(self.speed * ones, self.download * ones, self.upload * ones, 0 * ones)
+        return device_table(
+            context, self.speed, self.download, self.upload, self.failure, self.present
+        )
