@@ -22,6 +22,7 @@ LIBRARY = {
     "alterations": ("contract", "terms"),
     "filters": ("contract", "uploads"),
     "aggregations": ("contract", "uploads"),
+    "devices": ("participation",),
     "models": ("models",),
     "datasets": ("data",),
     "schemes": ("data",),

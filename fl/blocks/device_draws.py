@@ -59,11 +59,12 @@ def device_table(
         failure: Probability that a client breaks off in a round.
         present: Share of each day in which a client is there, see `daily_presence`.
     """
-    columns = (
-        np.broadcast_to(np.asarray(column, np.float64), (context.clients,))
-        for column in (speed, download, upload, failure)
-    )
-    return DeviceTable(*columns, presence=daily_presence(context, present))
+    columns = {"speed": speed, "download": download, "upload": upload, "failure": failure}
+    of_clients = {
+        name: np.broadcast_to(np.asarray(column, np.float64), (context.clients,))
+        for name, column in columns.items()
+    }
+    return DeviceTable(**of_clients, presence=daily_presence(context, present))
 
 
 def daily_presence(context: BuildContext, share: float) -> Presence | None:

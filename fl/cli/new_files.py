@@ -29,6 +29,7 @@ KIND_BY_WORD = {
     "analysis": "analysis",
     "filter": "upload filter",
     "aggregation": "aggregation",
+    "devices": "devices",
 }
 """Kind of component by the word of the command line."""
 

@@ -90,6 +90,9 @@ def study(
         study_keys["methods"] = classes.methods(entries, CALL / "methods")
     if "models" in study_keys:
         study_keys["models"] = classes.models(study_keys["models"], CALL / "models")
+    if "devices" in study_keys:
+        devices = study_keys["devices"]
+        study_keys["devices"] = classes.added("devices", devices, CALL / "devices")
     study_keys = config_value(study_keys, folder)
     training_keys = config_value(training_keys, folder)
     call_settings = replace(settings, plugins=(*settings.plugins, *classes.plugins))
@@ -195,10 +198,15 @@ class Classes:
         keys = registry.with_current_keys(keys, location)
         for spec_key, kind in registry.ADDED_KINDS.items():
             key = registry.entry_key(spec_key)
-            if isinstance(keys.get(key), Mapping):
-                pairs = [self._pair(kind, n, v, location / key) for n, v in keys[key].items()]
-                keys[key] = dict(pairs)
+            if key in keys:
+                keys[key] = self.added(kind, keys[key], location / key)
         return keys
+
+    def added(self, kind: str, components: Any, location: Location) -> Any:
+        """Return what is added to a method with names instead of classes."""
+        if not isinstance(components, Mapping):
+            return components
+        return dict(self._pair(kind, name, value, location) for name, value in components.items())
 
     def _pair(self, kind: str, name: str, value: Any, location: Location) -> tuple[str, Any]:
         return self._write_plugin(kind, value, location / name) if is_own(value) else (name, value)

@@ -206,12 +206,9 @@ def _check_devices(entry: MethodEntry, point: Point, scenario: Scenario) -> None
     """Raise `ConfigError` for devices with keys or files that do not fit to the clients."""
     for spec in point.added_components["devices"]:
         devices = registry.component_of("devices", spec)[1]
-        try:
+        with _located(entry.layers.location_of("devices") / spec["name"]):
             if hasattr(devices, "check"):
                 devices.check(scenario.partition.clients)
-        except FedloomError as error:
-            location = entry.layers.location_of("devices") / spec["name"]
-            raise ConfigError(location, error.problem, error.allowed, error.advice) from None
 
 
 def _check_parent(

@@ -29,7 +29,7 @@ from fl.plan.grids import Point, too_many
 from fl.plan.method_entries import MethodEntry, method_entries
 from fl.plan.published_tables import check_tables
 from fl.plan.rehearsal import Findings, Rehearsal, Rehearsed, check_traces, rehearse
-from fl.plan.run_spec import RunSpec
+from fl.plan.run_spec import RunSpec, added_files
 from fl.plan.scenario import Scenario, check_same_task
 from fl.plan.study_settings import ScenarioKey, StudySettings, scenario_key, study_settings
 from fl.store.run_record import PREDICTIONS, WEIGHTS
@@ -299,7 +299,7 @@ def expand(
     settings = study_settings(scenarios)
     runs = _runs(study, components, expanded, settings)
     tables = [path_of(s.values["path"]) for s in components.schemes if "path" in s.values]
-    tables += {path for run in runs for _, path in own_files(run.spec)}
+    tables += {path for run in runs for _, path in added_files(run.spec)}
     watched = {**own_files.watched, **{str(path): change_stamp([path]) for path in tables}}
     return Expansion(
         name=name,

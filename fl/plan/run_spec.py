@@ -95,7 +95,7 @@ class RunSpec:
         return {
             **{key: identity.root_code(root) for key, root in self.roots.items()},
             **identity.option_versions(self.spec),
-            **_own_content(self.spec),
+            **_added_content(self.spec),
             "core": identity.root_code(identity.CORE),
             "model": model_code(self.spec["model"]),
             "dataset": dataset,
@@ -221,7 +221,7 @@ def model_code(model: ComponentSpec, code_of: identity.CodeOf = identity.root_co
     return identity.digest([code, _content(files, change_stamp(files))]) if files else code
 
 
-def own_files(spec: MethodSpec) -> Iterator[tuple[str, Path]]:
+def added_files(spec: MethodSpec) -> Iterator[tuple[str, Path]]:
     """Yield the user's own files that added components read, each with its key in `RunSpec.code`.
 
     A component names the keys of such files by a class variable ``files``.
@@ -233,11 +233,11 @@ def own_files(spec: MethodSpec) -> Iterator[tuple[str, Path]]:
                 yield f"{kind} {component['name']} {key}", path_of(component[key])
 
 
-def _own_content(spec: MethodSpec) -> dict[str, str]:
+def _added_content(spec: MethodSpec) -> dict[str, str]:
     """Return the content of these files, by key of `RunSpec.code`; absent ones have none."""
     return {
         key: _content((path,), change_stamp([path]))
-        for key, path in own_files(spec)
+        for key, path in added_files(spec)
         if path.is_file()
     }
 

@@ -21,6 +21,7 @@ import yaml
 
 from fl.base import identity, plugins, registry
 from fl.base.errors import ConfigError, DataError, Location
+from fl.base.schema import CLOCK
 from fl.cli import main
 from fl.data.partition_table import validate
 from fl.plan import config, plan_files
@@ -36,6 +37,7 @@ STUDY: dict[str, Any] = {
         "fedavg": None,
         "my-anchor": {"strength": 0.5, "alterations": {"scaled": {"layers": ["1"]}}},
         "shrunk": {"method": "fedavg", "upload_filters": {"soft": None}, "aggregation": "near"},
+        "timed": {"method": "fedavg", "devices": "phones"},
     },
     "training": {"rounds": 2, "batch_size": 8, "lr": 0.05},
     "analyses": [{"held-by": {"bars": 2}}],
@@ -46,11 +48,11 @@ MADE = {
     **{"method": "my-anchor", "model": "small-net", "dataset": "two-clouds", "scheme": "in-steps"},
     "alteration": "scaled",
     "analysis": "held-by",
-    **{"filter": "soft", "aggregation": "near"},
+    **{"filter": "soft", "aggregation": "near", "devices": "phones"},
 }
 FILES = (
     *("aggregations/near.py", "alterations/scaled.py", "analyses/held_by.py"),
-    *("datasets/two_clouds.py", "filters/soft.py", "methods/my_anchor.py"),
+    *("datasets/two_clouds.py", "devices/phones.py", "filters/soft.py", "methods/my_anchor.py"),
     *("models/small_net.py", "schemes/in_steps.py"),
 )
 
@@ -217,12 +219,12 @@ def test_a_study_of_ones_own_parts_is_trained(lab: Path, tmp_path: Path) -> None
     assert main.main(["plan", "--write"]) == 0
     [study] = (tmp_path / "results/plan/studies").glob("*.json")
     found = json.loads(study.read_text())["runs"]
-    assert [run["method"] for run in found] == ["fedavg", "my-anchor", "shrunk"]
+    assert [run["method"] for run in found] == ["fedavg", "my-anchor", "shrunk", "timed"]
     for run in found:
         bundle = tmp_path / "results/plan/bundles" / f"{run['bundle']}.json"
         assert main.main(["train", str(bundle)]) == 0
     store = Store(tmp_path / "runs")
-    average, anchored, shrunk = (store.metrics(run["run"]) for run in found)
+    average, anchored, shrunk, timed = (store.metrics(run["run"]) for run in found)
     assert average["round"].max() == anchored["round"].max() == 2
     assert not average["value"].equals(anchored["value"])
     assert not average["value"].equals(shrunk["value"]) and shrunk["value"].notna().all()
@@ -232,15 +234,20 @@ def test_a_study_of_ones_own_parts_is_trained(lab: Path, tmp_path: Path) -> None
     record = store.record(found[1]["run"])
     own = {name for name in record["code_files"] if name.startswith(lab.name)}
     uploads = {f"{lab.name}/{name}" for name in ("filters/soft.py", "aggregations/near.py")}
-    assert own == {f"{lab.name}/{name}" for name in FILES if "analyses" not in name} - uploads
+    devices = {f"{lab.name}/devices/phones.py"}
+    others = uploads | devices
+    assert own == {f"{lab.name}/{name}" for name in FILES if "analyses" not in name} - others
     assert uploads < {*store.record(found[2]["run"])["code_files"]}
+    assert devices < {*store.record(found[3]["run"])["code_files"]}
+    is_clock = timed["split"] == CLOCK
+    assert timed[~is_clock].reset_index(drop=True).equals(average), "time changes no number"
     index = plan_files.read_index(tmp_path / "results")
     assert index is not None
     [asked] = index.analyses
     assert main.main(["analyse", asked]) == 0
     made = tmp_path / "results/analyses" / asked
-    assert pd.read_parquet(made / "table.parquet")["classes"].tolist() == [2.0] * 3
-    assert (made / "figure-3.pdf").is_file() and not (made / "figure-4.pdf").exists()
+    assert pd.read_parquet(made / "table.parquet")["classes"].tolist() == [2.0] * 4
+    assert (made / "figure-4.pdf").is_file() and not (made / "figure-5.pdf").exists()
 
 
 def test_a_hyper_parameter_called_as_a_key_of_every_entry_is_refused(

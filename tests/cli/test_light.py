@@ -20,6 +20,7 @@ from fl.plan import plan, plan_files
 COMMANDS = (
     *("methods", "terms", "alterations", "filters", "aggregations", "models", "datasets"),
     *("partitions", "partitions dirichlet", "filters noise", "aggregations krum"),
+    *("devices", "devices classes", "selections", "servers"),
     *("datasets cifar10-c", "status", "show tiny", "show tiny --planned", "report tiny"),
     *("store ls", "tables tiny", "analyses", "methods fedprox", "methods fedfm", "terms cosine"),
     *("alterations mixstyle", "models cnn", "analyses features"),

@@ -67,7 +67,8 @@ class Table:
         if len(missing):
             problem = f"{path}: column 'client': {missing[0]} is missing"
             raise DataError(problem, f"a row or more for each client from 0 to {clients - 1}")
-        values = {name: values[rows][first] for name, values in columns.items()}
+        names = (*REQUIRED[1:], "failure")
+        of_clients = {name: columns[name][rows][first] for name in names}
         presence = None
         if not np.isnan(columns["begin"][rows]).all():
             order = np.argsort(of_row, kind="stable")
@@ -78,7 +79,7 @@ class Table:
                 np.where(np.isnan(end), self.period, end),
                 self.period,
             )
-        return DeviceTable(*(values[n] for n in (*REQUIRED[1:], "failure")), presence=presence)
+        return DeviceTable(**of_clients, presence=presence)
 
 
 @lru_cache(maxsize=4)
@@ -107,13 +108,8 @@ def _read(path: Path, stamp: str) -> dict[str, np.ndarray]:
     has_time = ~np.isnan(columns["begin"])
     _, first, place = np.unique(client, return_index=True, return_inverse=True)
     is_repeated = first[place] != np.arange(len(client))
-    _refuse(
-        path,
-        "client",
-        client,
-        is_repeated & ~has_time,
-        "one row for each, or a begin and an end in each",
-    )
+    allowed = "one row for each, or a begin and an end in each"
+    _refuse(path, "client", client, is_repeated & ~has_time, allowed)
     for name in (*REQUIRED[1:], "failure"):
         is_other = columns[name] != columns[name][first[place]]
         _refuse(path, name, columns[name], is_other, "one value in all rows of a client")
