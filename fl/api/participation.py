@@ -43,22 +43,35 @@ class Presence:
         present: np.ndarray = clients[is_first]
         return present
 
-    def leave(self, client: int, seconds: float) -> float:
-        """Return the time at which a client leaves that is there at a time; inf: never."""
-        own = slice(*np.searchsorted(self.clients, [client, client + 1]))
+    def leave(self, clients: np.ndarray, seconds: float) -> np.ndarray:
+        """Return when clients leave that are there at a time.
+
+        Args:
+            clients: Their ids, int64 [m].
+            seconds: The time.
+
+        Returns:
+            The times, float64 [m]; inf: never.
+        """
+        first, last = (np.searchsorted(self.clients, clients, side) for side in ("left", "right"))
+        counts = last - first
+        # The intervals of all these clients, and the index of each one's client.
+        owner = np.repeat(np.arange(len(clients)), counts)
+        own = np.arange(len(owner)) + np.repeat(first - np.cumsum(counts) + counts, counts)
         begin, end = self.begin[own], self.end[own]
-        if not len(begin):
-            return seconds
-        period = float(np.broadcast_to(self.period, self.begin.shape)[own.start])
-        passed, now = 0.0, seconds % period
-        while passed <= period:
-            inside = (begin <= now) & (now < end)
-            if not inside.any():
-                return seconds + passed
-            stay = float(end[inside].max()) - now
-            passed += stay
-            now = float(end[inside].max()) % period
-        return np.inf
+        period, passed = np.full(len(clients), np.inf), np.zeros(len(clients))
+        period[owner] = np.broadcast_to(self.period, self.begin.shape)[own]
+        now = seconds % period
+        while True:
+            inside = (begin <= now[owner]) & (now[owner] < end)
+            until = np.zeros(len(clients))
+            np.maximum.at(until, owner[inside], end[inside])
+            stays = (until > 0) & (passed <= period)
+            if not stays.any():
+                times: np.ndarray = np.where(passed > period, np.inf, seconds + passed)
+                return times
+            passed[stays] += until[stays] - now[stays]
+            now[stays] = until[stays] % period[stays]
 
     def next_time(self, clients: np.ndarray, seconds: float) -> float:
         """Return the first time, from a time on, at which one of some clients is there.

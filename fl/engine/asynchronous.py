@@ -174,7 +174,7 @@ class Timeline:
         """Return the clients that begin now, each with its end and whether it answers then."""
         candidates = np.flatnonzero(is_free)
         if self.devices.presence is not None:
-            candidates = np.intersect1d(candidates, self.devices.presence.present(now))
+            candidates = candidates[np.isin(candidates, self.devices.presence.present(now))]
         room = min(self.concurrency - under_way, len(candidates))
         if not room:
             return []

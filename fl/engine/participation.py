@@ -183,7 +183,7 @@ def _wait_for_clients(
     seconds = devices.presence.next_time(everybody, seconds)
     if math.isinf(seconds):
         raise FedloomError("devices: no client is ever there", advice="other times of presence")
-    return seconds, np.intersect1d(devices.presence.present(seconds), everybody)
+    return seconds, everybody[np.isin(everybody, devices.presence.present(seconds))]
 
 
 def ends_of_work(
@@ -202,7 +202,7 @@ def ends_of_work(
     fails = draws[:, 0] < devices.failure[clients]
     ends = begin + np.where(fails, draws[:, 1], 1.0) * seconds
     if devices.presence is not None:
-        leaves = np.array([devices.presence.leave(int(k), begin) for k in clients])
+        leaves = devices.presence.leave(clients, begin)
         fails |= leaves < ends
         ends = np.minimum(ends, leaves)
     return ends, ~fails

@@ -45,11 +45,9 @@ def test_presence_by_hand() -> None:
     assert presence.present(0.5).tolist() == [1, 3]
     assert presence.present(32.0).tolist() == [0, 3]
     assert presence.present(35.0).tolist() == [3]
-    assert presence.leave(0, 33.0) == 35
-    assert presence.leave(1, 8.5) == 11
-    assert presence.leave(1, 20.25) == 21
-    assert presence.leave(3, 4.0) == np.inf
-    assert presence.leave(2, 4.0) == 4, "it is never there"
+    assert presence.leave(np.array([0, 3]), 33.0).tolist() == [35, np.inf]
+    assert presence.leave(np.array([1]), 8.5).tolist() == [11]
+    assert presence.leave(np.array([1, 2]), 20.25).tolist() == [21, 20.25], "2 is never there"
     assert presence.next_time(np.array([0, 1]), 6.0) == 8
     assert presence.next_time(np.array([0]), 6.0) == 12, "in the next period"
     assert presence.next_time(np.array([0]), 24.0) == 24, "it is there"
@@ -63,7 +61,7 @@ def test_clients_may_have_periods_of_their_own() -> None:
     assert presence.present(5.5).tolist() == [0]
     assert presence.present(11.5).tolist() == [1]
     assert presence.next_time(np.array([1]), 3.0) == 11
-    assert presence.leave(0, 9.5) == 10
+    assert presence.leave(np.array([0]), 9.5).tolist() == [10]
 
 
 @pytest.mark.parametrize("seconds", [0.1, 123_456.789, 98_765_432.1])

@@ -104,7 +104,9 @@ class Fedscale:
         offset = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         interval = np.repeat(np.concatenate([[0], ends[:-1]])[device], counts) + offset
         clients = np.repeat(np.arange(context.clients), counts)
-        return Presence(clients, begin[interval], end[interval], period[interval])
+        has_one = bool((period == period[0]).all())
+        periods = float(period[0]) if has_one else period[interval]
+        return Presence(clients, begin[interval], end[interval], periods)
 
 
 def _read(path: Path) -> Mapping[Any, Any]:
