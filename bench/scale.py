@@ -221,7 +221,7 @@ def ways(sizes: tuple[int, int] = (1000, CLIENTS)) -> None:
 class Once(Simulation):
     """A run in which each client takes part in one round."""
 
-    def round_schedule(self, round_: int) -> RoundSchedule:
+    def round_schedule(self, round_: int, state: State | None = None) -> RoundSchedule:
         """The schedule of a round of the next clients."""
         taking = self.training.participants(self.client_data.clients)
         clients = np.arange(self.client_data.clients)[(round_ - 1) * taking : round_ * taking]
