@@ -222,14 +222,17 @@ def check_selection(
 class ArrivedUploads:
     """The uploads with which an asynchronous server makes its next version.
 
+    A row holds weights and running statistics one after another.
+
     Attributes:
         rows: The change of each client's weights since the server sent them, [K, d].
         moves: The change of the server's own weights since then, [K, d].
         staleness: Number of versions since then, int64 [K]; 0: it was sent the newest.
         weights: Weights of the clients in means, [K].
-        clients: Ids of the clients, int64 [K].
+        clients: Ids of the clients, int64 [K], in host memory.
         count: Number of all clients.
-        memory: What the server remembers.
+        statistics: Where a row has running statistics, bool [d].
+        memory: What the server remembers, in host memory.
     """
 
     rows: Tensor
@@ -238,7 +241,20 @@ class ArrivedUploads:
     weights: Tensor
     clients: Tensor
     count: int
+    statistics: Tensor
     memory: Any = field(default_factory=dict)
+
+    @property
+    def distances(self) -> Tensor:
+        """Each client's weights less the newest version of the server, [K, d]."""
+        return self.rows - self.moves
+
+    def with_own_statistics(self, changes: Tensor) -> Tensor:
+        """Return changes [K, d] under which running statistics become those of the clients.
+
+        Changes of different versions, one after another, may sum to a negative variance.
+        """
+        return torch.where(self.statistics, self.distances, changes)
 
 
 def _forget(clients: int, row: Tensor) -> Tree:

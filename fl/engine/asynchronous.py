@@ -36,7 +36,7 @@ from fl.base.errors import FedloomError
 from fl.engine.clock import Clock
 from fl.engine.participation import ends_of_work
 from fl.engine.simulation import Simulation
-from fl.engine.state import Arrivals, RoundSchedule, RoundTimes, State
+from fl.engine.state import HOST, Arrivals, RoundSchedule, RoundTimes, State
 from fl.engine.upload_rows import UploadLayout, check_averaging
 
 
@@ -230,10 +230,10 @@ class ArrivingRounds:
 
     def begin(self, state: State) -> Tree:
         """Return `State.participation` before round 1."""
-        memory = self.server.init(state.client_states.count, self.layout.zeros)
+        memory = self.server.init(state.client_states.count, self.layout.zeros.to(HOST))
         return {
             "version": torch.tensor([0]),
-            "sent": trees.stack([self._message(state)]),
+            "sent": trees.to(trees.stack([self._message(state)]), HOST),
             "memory": dict(memory),
         }
 
@@ -246,7 +246,7 @@ class ArrivingRounds:
         update = self.updates[round_ - 1]
         kept = state.participation["version"].numpy()
         rows = torch.from_numpy(np.searchsorted(kept, update.versions))
-        sent = trees.take(state.participation["sent"], rows)
+        sent = trees.to(trees.take(state.participation["sent"], rows), simulation.device)
         down, up, _ = self.clock.costs(round_)
         begin = self.updates[round_ - 2].seconds if round_ > 1 else 0.0
         times = RoundTimes(
@@ -286,13 +286,14 @@ class ArrivingRounds:
             weights,
             clients,
             state.client_states.count,
+            self.layout.statistics.to(rows.device),
             state.participation["memory"],
         )
         changed, memory = self.server.change(arrived)
         # An upload that stays as it is, from the newest version, keeps its bits.
         is_equal = (changed == rows) & (moves == 0)
         rebased = self.layout.with_rows(newest, uploads, changed.to(rows.dtype), is_equal)
-        participation = {**state.participation, "memory": dict(memory)}
+        participation = {**state.participation, "memory": trees.to(dict(memory), HOST)}
         return replace(state, participation=participation), rebased
 
     def finish(
@@ -305,6 +306,6 @@ class ArrivingRounds:
         kept = trees.take(before["sent"], index)
         return {
             "version": torch.tensor([*old, newest]),
-            "sent": trees.concatenate([kept, trees.stack([self._message(state)])]),
+            "sent": trees.concatenate([kept, trees.to(trees.stack([self._message(state)]), HOST)]),
             "memory": before["memory"],
         }

@@ -246,7 +246,9 @@ def _client_stack(
         by_run.append(clients)
     server_is_stacked = len(states) > 1 or round_schedule.arrivals is not None
     if round_schedule.arrivals:
-        servers = trees.take(round_schedule.arrivals.sent, rows)
+        # Of the round's participants, in ascending order, these may be some.
+        own = torch.searchsorted(round_schedule.clients, ids.cpu())
+        servers = trees.take(round_schedule.arrivals.sent, own)
     elif server_is_stacked:
         servers = trees.take(servers, torch.from_numpy(runs).to(device))
     stack = trees.concatenate(by_run)

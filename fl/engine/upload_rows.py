@@ -116,6 +116,16 @@ class UploadLayout:
         leaves = [self.leaves[index] for index in self.float_indices]
         return torch.cat([leaf.new_zeros(leaf.numel()) for leaf in leaves])
 
+    @cached_property
+    def statistics(self) -> Tensor:
+        """Where a row has running statistics of the model, bool [d]."""
+        return torch.cat(
+            [
+                torch.full((self.leaves[index].numel(),), "buffers" in self.server_paths[index])
+                for index in self.float_indices
+            ]
+        )
+
     @property
     def counter_bytes(self) -> int:
         """Bytes of the leaves that no row contains."""

@@ -160,6 +160,7 @@ class Team:
             run: (
                 state.server,
                 state.client_states.to_message(),
+                state.participation,
                 rows[run] if rows else metrics_table([]),
             )
             for run, state in states.items()
@@ -220,10 +221,11 @@ class Team:
         messages: list[Any] = [None]
         dist.broadcast_object_list(messages)
         states, rows = {}, {}
-        for run, (server, clients, rows[run]) in pickle.loads(messages[0]).items():
+        for run, (server, clients, participation, rows[run]) in pickle.loads(messages[0]).items():
             simulation = simulations[run]
             client_states = simulation.begin().client_states.from_checkpoint(clients)
-            states[run] = State(trees.to(server, simulation.device), client_states)
+            server = trees.to(server, simulation.device)
+            states[run] = State(server, client_states, participation)
         return simulate.lockstep(
             simulations, states, request.completed, request.backend, rows, self._division
         )

@@ -56,4 +56,4 @@ class FedBuff:
 def scaled_changes(arrived: ArrivedUploads, name: str, a: float) -> tuple[Tensor, Tree]:
     """Return each client's change times its staleness factor, [K, d]."""
     factor = staleness_factor(name, arrived.staleness, a).to(arrived.rows.dtype)
-    return arrived.rows * factor[:, None], arrived.memory
+    return arrived.with_own_statistics(arrived.rows * factor[:, None]), arrived.memory
