@@ -37,7 +37,7 @@ from fl.engine.clock import Clock
 from fl.engine.participation import ends_of_work
 from fl.engine.simulation import Simulation
 from fl.engine.state import HOST, Arrivals, RoundSchedule, RoundTimes, State
-from fl.engine.upload_rows import UploadLayout, check_averaging
+from fl.engine.upload_rows import UploadLayout, reason_against_rows
 
 
 def arriving_rounds(
@@ -73,13 +73,23 @@ def weights_layout(method: Method, context: BuildContext, title: str) -> UploadL
     Raises:
         FedloomError: If clients send anything else, which no server can move to another version.
     """
-    check_averaging(method, context, title, "asynchronous")
-    layout = UploadLayout.of(method, context)
-    if not layout.server_paths or {*layout.float_indices} - layout.server_paths.keys():
-        problem = f"asynchronous: clients of {title} send something else than weights"
-        advice = "choose a method whose clients send weights alone, such as fedavg, ditto, fedper"
-        raise FedloomError(problem, advice=advice)
+    reason = reason_against_rows(method, context)
+    layout = UploadLayout.of(method, context) if not reason else None
+    if layout and not layout.float_indices:
+        reason = "its clients send nothing"
+    elif layout and {*layout.float_indices} - layout.server_paths.keys():
+        reason = "its clients send something else than weights"
+    if reason or layout is None:
+        raise FedloomError(
+            f"asynchronous: {title} cannot use it, because {reason}",
+            advice="choose a method whose server averages weights, and whose clients send nothing "
+            "else, such as fedavg, fedprox, ditto, fedper",
+        )
     return layout
+
+
+DRAWS = 4
+"""Draws among all clients for each that is to begin, before all of them are looked at."""
 
 
 @dataclass(frozen=True)
@@ -172,22 +182,44 @@ class Timeline:
         self, is_free: np.ndarray, under_way: int, now: float, version: int, refill: int
     ) -> list[tuple[float, int, bool, float, int]]:
         """Return the clients that begin now, each with its end and whether it answers then."""
-        candidates = np.flatnonzero(is_free)
-        if self.devices.presence is not None:
-            candidates = candidates[np.isin(candidates, self.devices.presence.present(now))]
-        room = min(self.concurrency - under_way, len(candidates))
-        if not room:
+        if under_way == self.concurrency:
             return []
         # The first key is that of a round in which all clients begin at once.
         key = (version + 1, refill) if refill else (version + 1,)
         generator = rng.generator(self.seed, "participants", *key)
-        clients = np.sort(generator.choice(candidates, room, replace=False))
+        clients = self._draw(is_free, under_way, now, generator)
+        if not len(clients):
+            return []
         seconds = self.seconds(version + 1)[clients]
         ends, answers = ends_of_work(self.devices, clients, now, seconds, self.seed, *key)
         return [
             (float(end), int(client), bool(answer), now, version)
             for end, client, answer in zip(ends, clients, answers, strict=True)
         ]
+
+    def _draw(
+        self, is_free: np.ndarray, under_way: int, now: float, generator: np.random.Generator
+    ) -> np.ndarray:
+        """Return the clients that fill the room, of those that are free and there; ascending.
+
+        Where clients are many, most of them are free: a few draws find them, and no event looks at
+        all clients.
+        """
+        presence, room, drawn = self.devices.presence, self.concurrency - under_way, set[int]()
+        for _ in range(DRAWS * room if under_way else 0):
+            if len(drawn) == room:
+                break
+            client = int(self.everybody[generator.integers(len(self.everybody))])
+            if is_free[client] and (presence is None or presence.leave(client, now) > now):
+                drawn.add(client)
+        missing = room - len(drawn)
+        if missing:
+            candidates = np.setdiff1d(np.flatnonzero(is_free), list(drawn), assume_unique=True)
+            if presence is not None:
+                candidates = np.intersect1d(candidates, presence.present(now), assume_unique=True)
+            missing = min(missing, len(candidates))
+            drawn.update(generator.choice(candidates, missing, replace=False).tolist())
+        return np.array(sorted(drawn), np.int64)
 
     def _next_presence(self, is_free: np.ndarray, now: float) -> float:
         presence = self.devices.presence
@@ -213,9 +245,16 @@ class ArrivingRounds:
     server: AsynchronousServer
     layout: UploadLayout
 
+    def update(self, number: int) -> Update:
+        """Return update 1, 2, ... of the run."""
+        updates, timeline = self._updates
+        while len(updates) < number:
+            updates.append(next(timeline))
+        return updates[number - 1]
+
     @cached_property
-    def updates(self) -> list[Update]:
-        """All updates of the run."""
+    def _updates(self) -> tuple[list[Update], Iterator[Update]]:
+        """The updates that are known, and the generator of the next ones."""
         run = self.clock.simulation
         timeline = Timeline(
             self.devices,
@@ -225,8 +264,7 @@ class ArrivingRounds:
             self.server.concurrency,
             run.seed,
         )
-        updates = timeline.updates()
-        return [next(updates) for _ in range(run.training.rounds)]
+        return [], timeline.updates()
 
     def begin(self, state: State) -> Tree:
         """Return `State.participation` before round 1."""
@@ -243,12 +281,12 @@ class ArrivingRounds:
 
     def schedule(self, simulation: Simulation, round_: int, state: State) -> RoundSchedule:
         """Return the schedule of a round, which is an update of the server."""
-        update = self.updates[round_ - 1]
+        update = self.update(round_)
         kept = state.participation["version"].numpy()
         rows = torch.from_numpy(np.searchsorted(kept, update.versions))
         sent = trees.to(trees.take(state.participation["sent"], rows), simulation.device)
-        down, up, _ = self.clock.costs(round_)
-        begin = self.updates[round_ - 2].seconds if round_ > 1 else 0.0
+        down, up = self.clock.message_bytes(round_)
+        begin = self.update(round_ - 1).seconds if round_ > 1 else 0.0
         times = RoundTimes(
             begin=begin,
             end=update.seconds,
@@ -301,7 +339,7 @@ class ArrivingRounds:
     ) -> Tree:
         """Return `State.participation` after a round: the versions from which clients train."""
         before = state.participation
-        *old, newest = self.updates[schedule.round - 1].under_way
+        *old, newest = self.update(schedule.round).under_way
         index = torch.from_numpy(np.searchsorted(before["version"].numpy(), old))
         kept = trees.take(before["sent"], index)
         return {

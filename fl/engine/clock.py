@@ -12,7 +12,13 @@ import torch
 from fl.api import trees
 from fl.api.participation import DeviceTable
 from fl.base.schema import GLOBAL
-from fl.engine.operations import OperationCounter, ShortRound, active_parts, short_round
+from fl.engine.operations import (
+    OperationCounter,
+    ShortRound,
+    active_parts,
+    count_stated_steps,
+    short_round,
+)
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
 
@@ -34,37 +40,48 @@ class Clock:
     devices: DeviceTable | None
     upload_bytes: int = 0
     _measured: dict[Hashable, ShortRound] = field(default_factory=dict)
+    _seconds: dict[Hashable, np.ndarray] = field(default_factory=dict)
 
     @cached_property
     def state(self) -> State:
         """The state before round 1."""
         return self.simulation.begin()
 
-    def costs(self, round_: int) -> tuple[float, float, np.ndarray]:
-        """Return what a client's round costs.
+    def message_bytes(self, round_: int) -> tuple[float, float]:
+        """Return the bytes that a client receives in a round, and those that it sends."""
+        short = self._short_round(round_)
+        return float(short.down), float(short.up + self.upload_bytes)
 
-        Args:
-            round_: Number of the round.
+    def operations(self, round_: int) -> np.ndarray:
+        """Return the floating-point operations of each client in a round, float64 [clients]."""
+        short, data = self._short_round(round_), self.simulation.client_data
+        by_type = sum(work.flops_by_client(round_) for work in short.work)
+        operations = np.zeros(data.clients)
+        types = short.typical.max() + 1
+        operations[data.participants] = np.broadcast_to(by_type, types)[short.typical]
+        return operations
 
-        Returns:
-            Bytes that a client receives; bytes that it sends; floating-point operations, float64
-            [clients].
-        """
+    def _short_round(self, round_: int) -> ShortRound:
         parts = active_parts(self.simulation.method, round_)
         if parts not in self._measured:
             self._measured[parts] = short_round(self.simulation, self.state, round_)
-        short = self._measured[parts]
-        by_type = sum(work.flops_by_client(round_) for work in short.work)
-        operations = np.zeros(self.simulation.client_data.clients)
-        participants = self.simulation.client_data.participants
-        operations[participants] = np.broadcast_to(by_type, short.typical.max() + 1)[short.typical]
-        return float(short.down), float(short.up + self.upload_bytes), operations
+        return self._measured[parts]
 
     def seconds(self, round_: int) -> np.ndarray:
         """Return the seconds that each client would take for a round, float64 [clients]."""
         if self.devices is None:
             return np.zeros(self.simulation.client_data.clients)
-        return self.devices.seconds(*self.costs(round_))
+        steps = tuple(
+            phase.is_active(round_)
+            and tuple(count_stated_steps(pass_, round_) for pass_ in phase.passes)
+            for phase in self.simulation.method.phases
+        )
+        if steps not in self._seconds:
+            self._seconds.clear()  # Mostly all rounds are alike; each takes room for all clients.
+            self._seconds[steps] = self.devices.seconds(
+                *self.message_bytes(round_), self.operations(round_)
+            )
+        return self._seconds[steps]
 
     def question(self, clients: np.ndarray) -> tuple[float, np.ndarray]:
         """Return what clients need to say how well the shared model does on their samples.

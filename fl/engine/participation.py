@@ -61,7 +61,7 @@ class SelectedRounds:
         if self.devices is None:
             clients, work = scheduler.with_stragglers(selected, round_)
             return replace(scheduler.round_schedule(round_, clients, work), memory=memory)
-        down, up, _ = self.clock.costs(round_)
+        down, up = self.clock.message_bytes(round_)
         seconds = asked.seconds_of(selected, self.clock.seconds(round_)[selected], down)
         ends, answers = ends_of_work(
             self.devices, selected, begin, seconds, simulation.seed, round_

@@ -37,7 +37,7 @@ from fl.api.uploads import (
 )
 from fl.base.errors import FedloomError
 from fl.engine.state import returned_states
-from fl.engine.upload_rows import UploadLayout, check_averaging, unsuitable_method
+from fl.engine.upload_rows import UploadLayout, reason_against_rows
 
 KEYS = "upload_filters, aggregation"
 """The keys of a study that this module serves, for errors."""
@@ -71,15 +71,16 @@ def with_upload_filters(
         FedloomError: If the server of the method needs more than a mean of the uploads, or if noise
             would not cover what one client can change.
     """
-    check_averaging(method, context, title, KEYS)
+    if reason := reason_against_rows(method, context):
+        raise _unsuitable(title, reason)
     _check_noise(filters, aggregation, context)
     _check_dropped(filters, aggregation, context)
     layout = UploadLayout.of(method, context)
     if not layout.float_indices:
-        raise unsuitable_method(title, "its clients send nothing", KEYS)
+        raise _unsuitable(title, "its clients send nothing")
     if layout.scaling:
         problem = f"its clients send a number, {layout.scaling}, that scales what else they send"
-        raise unsuitable_method(title, problem, KEYS)
+        raise _unsuitable(title, problem)
     if layout.counter_bytes and filters[-1:] and filters[-1].noise_multiplier:
         raise FedloomError(
             "upload_filters.noise: clients send counters of batch normalisation without noise",
@@ -87,6 +88,14 @@ def with_upload_filters(
             "such as fedbn",
         )
     return _FilteredMethod(method, context, layout, tuple(filters), aggregation).method()
+
+
+def _unsuitable(title: str, problem: str) -> FedloomError:
+    return FedloomError(
+        f"{KEYS}: {title} cannot use them, because {problem}",
+        advice="choose a method whose server averages, such as fedavg, fedprox (without adapt and "
+        "dissimilarity), scaffold, ditto, fedbn",
+    )
 
 
 def _check_noise(

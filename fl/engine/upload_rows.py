@@ -13,44 +13,30 @@ from torch import Tensor
 from fl.api import trees
 from fl.api.method import COUNTS, BuildContext, MeanBased, Method, Pass, Sweep
 from fl.api.trees import Tree
-from fl.base.errors import FedloomError
 from fl.engine.state import returned_states
 
 
-def check_averaging(method: Method, context: BuildContext, title: str, keys: str) -> None:
-    """Refuse a method whose server needs more than the mean of the uploads of one phase.
+def reason_against_rows(method: Method, context: BuildContext) -> str:
+    """Return why a method's server needs more than the mean of the uploads of one phase.
 
     Args:
         method: The method.
         context: What it was built from.
-        title: Its name, for errors.
-        keys: The keys of a study that need it, for errors.
 
-    Raises:
-        FedloomError: If the method cannot be used.
+    Returns:
+        The reason; empty if it does not.
     """
-    problem = ""
     if not isinstance(method.aggregate, MeanBased):
-        problem = "its server does more than average what clients send"
-    elif method.earlier_phases:
-        problem = "its clients send in more than one phase of a round"
-    elif method.payload is not None:
-        problem = "its server makes something for each client alone"
-    elif any(isinstance(pass_, Sweep) for pass_ in method.passes):
-        problem = "its clients send what they see, not what they train"
-    elif context.missing_weights:
-        problem = "clients differ in modality, and do not send the same weights"
-    if problem:
-        raise unsuitable_method(title, problem, keys)
-
-
-def unsuitable_method(title: str, problem: str, keys: str) -> FedloomError:
-    """Return the error for a method that cannot be used with some keys of a study."""
-    return FedloomError(
-        f"{keys}: {title} cannot use them, because {problem}",
-        advice="choose a method whose server averages, such as fedavg, fedprox (without adapt and "
-        "dissimilarity), scaffold, ditto, fedbn",
-    )
+        return "its server does more than average what clients send"
+    if method.earlier_phases:
+        return "its clients send in more than one phase of a round"
+    if method.payload is not None:
+        return "its server makes something for each client alone"
+    if any(isinstance(pass_, Sweep) for pass_ in method.passes):
+        return "its clients send what they see, not what they train"
+    if context.missing_weights:
+        return "clients differ in modality, and do not send the same weights"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fl.api import (
     BuildContext,
+    MeanBased,
     Method,
     NonNegative,
     Pass,
@@ -66,4 +67,4 @@ class MRMTL:
             return base.aggregate(server, clients, uploads, torch.ones_like(n))
 
         views = {"global": shared_model, **base.views}
-        return Method(init, (replace(local, end=end),), aggregate, views)
+        return Method(init, (replace(local, end=end),), MeanBased(aggregate), views)

@@ -87,7 +87,7 @@ def test_with_equal_devices_it_is_synchronous_to_the_bit(method: str, share: flo
 def test_a_late_upload_is_added_to_the_newest_version() -> None:
     """One upload an update: the second client's change counts (1 + 1)^-.5 of itself."""
     run = with_server("fedavg", FedBuff(size=1, concurrency=2), rounds=2)
-    _, second = run.participation.updates
+    second = run.participation.update(2)
     assert second.versions.tolist() == [0]
     start = run.begin()
     [one, two] = [done.state for done in simulate.rounds(run, start, 0, "loop")]

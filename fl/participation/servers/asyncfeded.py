@@ -3,10 +3,10 @@
 Wang, Yang, Li, Chen, Wu, Zhang. AsyncFedED: Asynchronous Federated Learning with Euclidean Distance
 based Adaptive Weight Aggregation. 2022. arXiv:2205.13797.
 
-Staleness is gamma = |x_t - x_(t - tau)| / |Delta_i|, and the server's learning rate for an upload is
-lam / (gamma + epsilon). The paper also gives each client more local steps the lower its gamma was.
-That is left out: how long clients take, and so who arrives when, would depend on what they learn,
-where here the times of a run are known before it.
+Staleness is gamma = |x_t - x_(t - tau)| / |Delta_i|, and the server's learning rate for an upload
+is lam / (gamma + epsilon). The paper also gives each client more local steps the lower its gamma
+was. That is left out: how long clients take, and so who arrives when, would depend on what they
+learn, where here the times of a run are known before it.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 Wang, Cao, Wu, Chen, Chen. Tackling the Data Heterogeneity in Asynchronous Federated Learning with
 Cached Update Calibration. ICLR 2024.
 
-Algorithm 2: v = h + mean(Delta_i - h_i) over the uploads in the buffer, where h_i is client i's last
-change, zero before its first, and h is the mean of the h_i over all N clients. The learning rate
-eta of the server is that of the method. Uploads have the weights of `weighting`, and h equal ones;
-the paper has equal ones everywhere. Clients that never take part count among the N. The server
-keeps N numbers for each weight, and copies them at each update; the paper's quantized cache is left
-out.
+Algorithm 2: v = h + mean(Delta_i - h_i) over the uploads in the buffer, where h_i is client i's
+last change, zero before its first, and h is the mean of the h_i over all N clients. The learning
+rate eta of the server is that of the method. Uploads have the weights of `weighting`, and h equal
+ones; the paper has equal ones everywhere. Clients held out of training count among the N. The
+server keeps N numbers for each weight, and copies them at each update; the paper's quantized cache
+is left out.
 """
 
 from __future__ import annotations

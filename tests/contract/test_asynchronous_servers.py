@@ -1,0 +1,86 @@
+"""What every asynchronous server and every method over one promise: the method trains, client by
+client as in a stack, or is refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+import worlds
+from worlds import distance, entry, rows_agree, run, tree, world
+
+from fl.api import trees
+from fl.api.method import BuildContext, declaration_of
+from fl.api.participation import DeviceTable
+from fl.base import registry
+from fl.base.errors import FedloomError, Location
+from fl.base.schema import CLOCK
+from fl.engine.assembly import sibling
+from fl.engine.run_setup import MethodComponents
+from fl.engine.simulation import Simulation
+
+METHODS = registry.names("method")
+SERVERS = registry.names("asynchronous server")
+
+PERSONALISED = ("apfl", "ditto", "fedbn", "fedper", "fedrep", "lg-fedavg", "mrmtl")
+"""Methods that no server may refuse."""
+
+
+@dataclass(frozen=True)
+class Unequal:
+    """Devices of which the slowest takes nine times as long as the quickest."""
+
+    def build(self, context: BuildContext) -> DeviceTable:
+        ones = np.ones(context.clients)
+        return DeviceTable(np.array([9.0, 1.0, 6.0, 4.0]), 1e30 * ones, 1e30 * ones, 0 * ones)
+
+
+def over(server: str, method: str, model: str = "mlp", rounds: int = 2) -> Simulation:
+    """A run over an asynchronous server of four clients; three of them train at once."""
+    location, usual = Location("test"), world(method, model, rounds=rounds)
+    component, found = registry.find("asynchronous server", server, location), entry(method)
+    size = {"size": 2} if "size" in component.declared else {}
+    components = MethodComponents(
+        found.instantiate(found.parse(worlds.short(method), location)),
+        devices=(Unequal(),),
+        asynchronous=(component.instantiate(component.parse({"concurrency": 3, **size}, location)),),
+    )
+    made = sibling(usual, components, usual.seed)
+    assert isinstance(made, Simulation)
+    return made
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_trains_the_same_in_a_stack_or_is_refused_by_name(method: str) -> None:
+    try:
+        simulation = over("fedbuff", method)
+    except FedloomError as error:
+        title = declaration_of(entry(method).target).title
+        assert str(error).startswith(f"asynchronous: {title} ")
+        assert method not in PERSONALISED
+        return
+    (alone, rows), (stacked, stacked_rows) = run(simulation, "loop"), run(simulation, "stacked")
+    assert distance(tree(alone), tree(stacked)) < 1e-10
+    assert rows_agree(rows, stacked_rows, 1e-10)
+    assert np.isfinite(rows["value"]).all()
+    assert {*rows["split"]} >= {CLOCK, "train", "test"}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_server_trains_with_running_statistics_that_stay_positive(
+    server: str, method: str
+) -> None:
+    """Some uploads are old: their variances are never added to those of newer versions."""
+    simulation = over(server, method, "cnn", rounds=8)
+    staleness = [number - 1 - simulation.participation.update(number).versions for number in (7, 8)]
+    assert max(map(max, staleness)) > 0
+    (alone, rows), (stacked, _) = run(simulation, "loop"), run(simulation, "stacked")
+    assert distance(tree(alone), tree(stacked)) < 1e-10
+    assert np.isfinite(rows["value"]).all()
+    named = [(path[-1], leaf) for path, leaf in trees.leaf_paths(alone.server)]
+    variances = [leaf for name, leaf in named if name.endswith("running_var")]
+    assert variances and all(bool(torch.all(leaf > 0)) for leaf in variances)
