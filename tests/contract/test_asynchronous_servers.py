@@ -43,10 +43,11 @@ def over(server: str, method: str, model: str = "mlp", rounds: int = 2) -> Simul
     location, usual = Location("test"), world(method, model, rounds=rounds)
     component, found = registry.find("asynchronous server", server, location), entry(method)
     size = {"size": 2} if "size" in component.declared else {}
+    parsed = component.parse({"concurrency": 3, **size}, location)
     components = MethodComponents(
         found.instantiate(found.parse(worlds.short(method), location)),
         devices=(Unequal(),),
-        asynchronous=(component.instantiate(component.parse({"concurrency": 3, **size}, location)),),
+        asynchronous=(component.instantiate(parsed),),
     )
     made = sibling(usual, components, usual.seed)
     assert isinstance(made, Simulation)
