@@ -43,6 +43,10 @@ class Presence:
         present: np.ndarray = clients[is_first]
         return present
 
+    def has(self, client: int, seconds: float) -> bool:
+        """Whether a client is there at a time."""
+        return bool(self.leave(np.array([client]), seconds)[0] > seconds)
+
     def leave(self, clients: np.ndarray, seconds: float) -> np.ndarray:
         """Return when clients leave that are there at a time.
 

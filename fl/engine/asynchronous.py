@@ -210,7 +210,7 @@ class Timeline:
             if len(drawn) == room:
                 break
             client = int(self.everybody[generator.integers(len(self.everybody))])
-            if is_free[client] and (presence is None or presence.leave(client, now) > now):
+            if is_free[client] and (presence is None or presence.has(client, now)):
                 drawn.add(client)
         missing = room - len(drawn)
         if missing:
