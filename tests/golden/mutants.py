@@ -48,14 +48,16 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = "backends batches engine evaluate sample_arrays scheduling simulate simulation state "
-ENGINE += "run_setup assembly modality_rounds modality_simulation"
+ENGINE += "run_setup assembly modality_rounds modality_simulation "
+ENGINE += "asynchronous clock operations participation upload_rows"
 TASKS = "tasks/classification tasks/regression tasks/segmentation"
-API = f"method optimizers recipes {TASKS} term training trees"
+API = f"method optimizers participation recipes {TASKS} term training trees"
 FILES = {
     "engine": ENGINE.split(),
     "api": API.split(),
     "pytorch": ["random_numbers", "keyed"],
     **{f"uploads/{folder}": ["*"] for folder in ("filters", "aggregations")},
+    **{f"participation/{folder}": ["*"] for folder in ("devices", "selections", "servers")},
     **{folder: ["*"] for folder in ("methods", "blocks", "terms", "data/schemes")},
     "data": ["groups", "normalisation", "partitioning", "scheme", "splitting"],
 }

@@ -317,6 +317,33 @@ AGGREGATIONS: dict[str, list[World]] = {
     "trimmed-mean": [{"share": 0.2}],
 }
 
+UNEQUAL: World = {"name": "log-normal", "speed": 1e6, "speed_sigma": 1.0, "failure": 0.1}
+"""Devices of which computing takes as long as sending."""
+DEVICES: dict[str, list[World]] = {
+    "classes": [{"shares": [0.5, 0.5], "speeds": [1e6, 1e5], "present": 0.5}],
+    "equal": [{"failure": 0.3}],
+    "log-normal": [{"speed": 1e6, "failure": 0.1}],
+    "zipf": [{"speed": 1e6, "present": 0.3}],
+}
+SELECTIONS: dict[str, list[World]] = {
+    "active": [{"left_out": 0.25}],
+    "by-size": [{}],
+    "fedcs": [{"deadline": 0.004}],
+    "loss-proportional": [{}, {"losses": "last"}],
+    "oort": [{"exploration": 0.5, "window": 2}],
+    "power-of-choice": [{"candidates": 3}, {"candidates": 3, "losses": "last"}],
+    "tifl": [{"tiers": 2, "interval": 2}],
+}
+SERVERS: dict[str, list[World]] = {
+    "asyncfeded": [{"concurrency": 3}],
+    "ca2fl": [{"size": 2, "concurrency": 3}],
+    "fedasync": [{"concurrency": 3}, {"concurrency": 3, "staleness": "hinge", "b": 1.0}],
+    "fedbuff": [
+        {"size": 2, "concurrency": 3},
+        {"size": 2, "concurrency": 3, "staleness": "constant"},
+    ],
+}
+
 SMALL, CIFAR, LARGE = (3, 16, 16), (3, 32, 32), (3, 64, 64)
 MODELS: dict[str, list[tuple[World, Any]]] = {
     "alexnet": [
@@ -475,6 +502,7 @@ def runs() -> Iterator[tuple[str, World]]:
     for name, several in AGGREGATIONS.items():
         for number, values in enumerate(several):
             yield from _of_aggregation(name, number, values)
+    yield from _of_participation()
     for name, pairs in MODELS.items():
         for number, (values, data) in enumerate(pairs):
             yield f"model {name}: {number}", _of_model(name, values, data)
@@ -616,6 +644,25 @@ def _of_aggregation(name: str, number: int, values: World) -> Iterator[tuple[str
                 **{"training": training, "aggregation": [{"name": name, **values}]},
             },
         )
+
+
+def _of_participation() -> Iterator[tuple[str, World]]:
+    """Devices with a deadline and over-selection; selections; asynchronous servers."""
+    waiting = {**TRAINING, "rounds": 3, "participation": 0.5}
+    timed = {**waiting, "over_selection": 1.5, "deadline": 0.02}
+    kinds = (
+        ("devices", DEVICES, timed),
+        ("selection", SELECTIONS, waiting),
+        ("asynchronous", SERVERS, {**waiting, "rounds": 4}),
+    )
+    for key, components, training in kinds:
+        for name, several in components.items():
+            for (number, values), method in itertools.product(
+                enumerate(several), ("fedavg", "ditto")
+            ):
+                base: World = {"data": "numbers", "model": MLP, "method": {"name": method}}
+                added = {"devices": [UNEQUAL], key: [{"name": name, **values}]}
+                yield f"{key} {name}: {number} {method}", {**base, **added, "training": training}
 
 
 BLOCKS = ["pool1"]
