@@ -13,13 +13,16 @@ from fl.api.trees import Tree
 LOSS_BYTES = 4
 """Bytes of the training loss that a participant sends beside its upload."""
 
+LAST = 1e-300
+"""A weight with which a client comes after all others."""
+
 
 def draw(
     generator: np.random.Generator, clients: np.ndarray, weights: np.ndarray, count: int
 ) -> np.ndarray:
     """Draw different clients, each in proportion to its weight among those that are left.
 
-    Clients of weight 0, or below, come after all others, in random order.
+    Clients whose weight is not above 0 come after all others, in random order.
 
     Args:
         generator: Random numbers.
@@ -31,10 +34,8 @@ def draw(
         The clients in the order in which they are drawn, int64 [count].
     """
     # Of exponential times with these rates, the smallest are a draw without replacement.
-    times = generator.exponential(size=len(clients))
-    with np.errstate(divide="ignore"):
-        order = np.lexsort((times, times / np.maximum(weights, 0)))
-    drawn: np.ndarray = clients[order[:count]]
+    times = generator.exponential(size=len(clients)) / np.where(weights > 0, weights, LAST)
+    drawn: np.ndarray = clients[np.argsort(times)[:count]]
     return drawn
 
 

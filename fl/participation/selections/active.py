@@ -8,7 +8,8 @@ is the mean of that round's steps, which the client sends beside its upload, whe
 loss of the received model. The `left_out` share of clients with the smallest values, and all
 whose value is unknown, have probability 0, others proportional to exp(`alpha` v_k); a `uniform`
 share of the round's clients is drawn from all that remain. If too few have a value, the rest is
-drawn uniformly, too.
+drawn uniformly, too. For the same values the probabilities are those of the code with which Cho et
+al. compared power-of-choice.
 """
 
 from __future__ import annotations

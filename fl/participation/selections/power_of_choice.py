@@ -11,8 +11,8 @@ server takes the mean loss of the steps of a client's last round, which the clie
 upload; it is infinite before. The paper then takes the unweighted mean, which is `weighting:
 uniform`. There is no cpow-d, which estimates losses on a batch.
 
-The authors' released code gives the same clients for the same candidates and losses, except that
-its later version has a first round without losses.
+The authors' code of the paper's supplement gives the same clients for the same candidates and
+losses, in both forms.
 """
 
 from __future__ import annotations
