@@ -189,12 +189,14 @@ class Selection:
             on the CPU.
         learn: Function from the memory and the outcome of a round to the next memory.
         upload_bytes: Bytes that each participant sends for the selection, beside the method's.
+        asks_losses: Whether it asks clients for losses, so that there must be a shared model.
     """
 
     select: Callable[[Any, Offer], tuple[np.ndarray, Tree]]
     init: Callable[[int], Tree] = _no_memory
     learn: Callable[[Any, Outcome], Tree] = _learn_nothing
     upload_bytes: int = 0
+    asks_losses: bool = False
 
 
 def check_selection(

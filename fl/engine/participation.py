@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fl.api import trees
+from fl.api.method import Method
 from fl.api.participation import DeviceTable, Offer, Outcome, Selection
 from fl.api.trees import Tree
 from fl.base import rng
@@ -172,6 +173,22 @@ class _Questions:
         """Return the bytes that the questions add to what the selected clients receive."""
         repeated = np.isin(self.clients, selected).sum() * min(self._bytes, down)
         return float(self._bytes * len(self.clients) - repeated)
+
+
+def check_questions(selection: Selection, method: Method, title: str) -> None:
+    """Refuse to ask clients for losses of a shared model that there is not.
+
+    Args:
+        selection: The selection.
+        method: The method.
+        title: Its name, for errors.
+
+    Raises:
+        FedloomError: If there is none.
+    """
+    if selection.asks_losses and GLOBAL not in method.views:
+        problem = f"selection: asks for losses of a shared model, but {title} has none"
+        raise FedloomError(problem, advice="losses: last, or another selection")
 
 
 def _wait_for_clients(

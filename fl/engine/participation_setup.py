@@ -7,11 +7,9 @@ from dataclasses import replace
 from fl.api.participation import check_selection
 from fl.api.training import check_participation
 from fl.base.declaration import declaration_of
-from fl.base.errors import FedloomError
-from fl.base.schema import GLOBAL
 from fl.engine.asynchronous import arriving_rounds
 from fl.engine.clock import Clock
-from fl.engine.participation import SelectedRounds
+from fl.engine.participation import SelectedRounds, check_questions
 from fl.engine.run_setup import MethodComponents
 from fl.engine.simulation import Participation, Simulation
 
@@ -41,12 +39,11 @@ def with_participation(simulation: Simulation, components: MethodComponents) -> 
             for parts in (components.devices, components.selection, components.asynchronous)
         )
     ]
-    if selection is not None and GLOBAL not in simulation.method.views:
-        problem = "selection: clients are selected by a shared model, but there is none"
-        raise FedloomError(problem, advice="leave selection out")
+    title = declaration_of(components.method).title
+    if selection is not None:
+        check_questions(selection, simulation.method, title)
     clock = Clock(simulation, devices, selection.upload_bytes if selection else 0)
     rounds: Participation = SelectedRounds(clock, devices, selection)
     if devices is not None and server is not None:
-        title = declaration_of(components.method).title
         rounds = arriving_rounds(clock, devices, server, title)
     return replace(simulation, participation=rounds)

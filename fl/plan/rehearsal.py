@@ -342,6 +342,8 @@ class Rehearsal:
                 recorder.check(spec)
                 if method_components.asynchronous:
                     attempt.check_asynchronous()
+                if method_components.selection:
+                    attempt.check_selection()
             else:
                 attempt.build()
             results.append(self._rehearsed[key])

@@ -117,6 +117,14 @@ class Attempt:
         title = declaration_of(self.method_components.method).title
         weights_layout(self._method(CPU), self.context, title)
 
+    def check_selection(self) -> None:
+        """Refuse a selection that asks for losses of a shared model that there is not."""
+        from fl.engine.participation import check_questions  # Few studies need it.
+
+        title = declaration_of(self.method_components.method).title
+        for selection in self.method_components.selection:
+            check_questions(selection.build(self.context), self._method(CPU), title)
+
     def reason(self) -> str:
         """Return why clients cannot be trained in one stack; empty if they can.
 

@@ -145,6 +145,13 @@ def test_without_devices_it_trains_or_says_that_it_needs_them(
     run(with_selection(name, values, devices=None, rounds=2))
 
 
+def test_only_questions_need_a_shared_model() -> None:
+    """FedRep has none."""
+    with pytest.raises(FedloomError, match="selection"):
+        with_selection("loss-proportional", {}, "fedrep")
+    run(with_selection("loss-proportional", {"losses": "last"}, "fedrep", rounds=2))
+
+
 def test_questions_cost_time_and_bytes() -> None:
     """Asking three clients makes a round longer and sends the model once more to one of them."""
     asked = with_selection("power-of-choice", {"candidates": 3})

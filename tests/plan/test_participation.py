@@ -43,6 +43,7 @@ def planned(root: Path, entry: dict[str, Any], method: str = "fedavg") -> list[A
         ),
         ("scaffold", {"devices": "equal", "asynchronous": FEDBUFF}, ["SCAFFOLD", "weights"]),
         ("fedavg", {"devices": "unequal"}, ["devices.unequal", "equal"]),
+        ("fedrep", {"selection": "loss-proportional"}, ["selection", "FedRep", "last"]),
         ("fedavg", {"selection": {"fedcs": {"deadline": 9.0}}}, ["entry", "selection", "devices"]),
         (
             "fedavg",

@@ -69,7 +69,7 @@ class PowerOfChoice:
             return largest(clients, memory["losses"].numpy()[clients], offer.count), memory
 
         if self.losses == "asked":
-            return Selection(select_asked)
+            return Selection(select_asked, asks_losses=True)
         return Selection(select_last, unknown_losses, with_losses, LOSS_BYTES)
 
 

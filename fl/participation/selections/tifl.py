@@ -70,7 +70,7 @@ class TiFL:
                 "tier": torch.tensor(0),
             }
 
-        return Selection(self.select, init)
+        return Selection(self.select, init, asks_losses=True)
 
     def select(self, memory: Any, offer: Offer) -> tuple[np.ndarray, Tree]:
         """Return clients of one tier."""
