@@ -23,6 +23,7 @@ LIBRARY = {
     "filters": ("contract", "uploads"),
     "aggregations": ("contract", "uploads"),
     "devices": ("participation",),
+    "selections": ("contract", "participation"),
     "models": ("models",),
     "datasets": ("data",),
     "schemes": ("data",),

@@ -30,6 +30,7 @@ KIND_BY_WORD = {
     "filter": "upload filter",
     "aggregation": "aggregation",
     "devices": "devices",
+    "selection": "selection",
 }
 """Kind of component by the word of the command line."""
 
