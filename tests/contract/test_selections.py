@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from worlds import SIZES, distance, entry, run, same, tree, world
+from worlds import SEED, SIZES, distance, entry, run, same, together, tree, world
 
 from fl.api import trees
 from fl.api.participation import DeviceTable, Presence
@@ -67,6 +67,7 @@ def with_selection(
     values: dict[str, Any],
     method: str = "fedavg",
     devices: Devices | None = Devices(),
+    seed: int = SEED,
     **training: Any,
 ) -> Simulation:
     """A run of a small world in which two of four clients are selected."""
@@ -77,7 +78,7 @@ def with_selection(
     components = MethodComponents(
         method_class(), devices=(devices,) if devices else (), selection=(selection,)
     )
-    other = sibling(made, components, made.seed)
+    other = sibling(made, components, seed)
     assert isinstance(other, Simulation)
     return other
 
@@ -96,6 +97,12 @@ def test_it_trains_alike_one_by_one_and_in_a_stack(
     assert distance(tree(one), tree(other)) < 1e-10
     assert distance(one.participation, other.participation) < 1e-10
     pd.testing.assert_frame_equal(rows, other_rows, rtol=1e-8)
+
+
+@every
+def test_draws_train_in_one_stack_as_they_do_alone(name: str, values: dict[str, Any]) -> None:
+    """Also if different numbers of clients are selected."""
+    together({seed: with_selection(name, values, seed=seed) for seed in (1, 2)})
 
 
 @every

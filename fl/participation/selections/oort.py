@@ -17,10 +17,11 @@ samples times the mean training loss of the client's last round, which the clien
 upload: it is smaller where losses of samples differ. Times are those of the coming round, which are
 known, where the paper has those of the past; without devices no client is slow and exploration is
 uniform. Blacklisted clients take part if there would be too few without them. The released code
-explores by numbers of samples, and relaxes T if the mean of U of clients that are not explored
+explores by numbers of samples, and relaxes T if the mean of U of clients that took part before
 changes by less than a tenth (it lowers T if it becomes six times as large or more); its cut is at
 the first client that is not among the (1 - epsilon) K best. For equal U, times and last rounds our
-utilities are equal to those of the released code.
+utilities are equal to its own; in 60 rounds of 60 clients with given losses and times, without
+pacer, both select every client equally often on average.
 """
 
 from __future__ import annotations
