@@ -48,6 +48,7 @@ def device_table(
     upload: np.ndarray | float,
     failure: float,
     present: float,
+    day: float,
 ) -> DeviceTable:
     """Return the devices of all clients.
 
@@ -58,33 +59,35 @@ def device_table(
         upload: Bytes a second to the server, likewise.
         failure: Probability that a client breaks off in a round.
         present: Share of each day in which a client is there, see `daily_presence`.
+        day: Seconds of a day.
     """
     columns = {"speed": speed, "download": download, "upload": upload, "failure": failure}
     of_clients = {
         name: np.broadcast_to(np.asarray(column, np.float64), (context.clients,))
         for name, column in columns.items()
     }
-    return DeviceTable(**of_clients, presence=daily_presence(context, present))
+    return DeviceTable(**of_clients, presence=daily_presence(context, present, day))
 
 
-def daily_presence(context: BuildContext, share: float) -> Presence | None:
+def daily_presence(context: BuildContext, share: float, day: float) -> Presence | None:
     """Return when clients are there that are there once a day, from a drawn time of day on.
 
     Args:
         context: What the times are drawn for.
         share: Share of the day in which a client is there; 1: always, for which None is returned.
+        day: Seconds of a day.
     """
     if share == 1:
         return None
-    begin = DAY * uniform_draws(context, "presence")
-    end = begin + share * DAY
+    begin = day * uniform_draws(context, "presence")
+    end = begin + share * day
     # What lasts beyond the end of the day is an interval at its beginning, too.
-    late = np.flatnonzero(end > DAY)
+    late = np.flatnonzero(end > day)
     clients = np.concatenate([np.arange(context.clients), late])
     order = np.argsort(clients, kind="stable")
     return Presence(
         clients[order],
         np.concatenate([begin, np.zeros(len(late))])[order],
-        np.concatenate([np.minimum(end, DAY), end[late] - DAY])[order],
-        DAY,
+        np.concatenate([np.minimum(end, day), end[late] - day])[order],
+        day,
     )

@@ -56,7 +56,7 @@ class SelectedRounds:
         count = training.participants(len(everybody))
         begin = float(state.participation["seconds"])
         begin, candidates = _wait_for_clients(self.devices, everybody, begin)
-        wanted = min(len(candidates), math.ceil(training.over_selection * count))
+        wanted = min(len(candidates), math.ceil(round(training.over_selection * count, 9)))
         asked = _Questions(self.clock, simulation, state)
         selected, memory = self._select(simulation, round_, state, candidates, wanted, asked)
         if self.devices is None:

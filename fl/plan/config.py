@@ -252,8 +252,8 @@ class Study:
             that none is known; without this key the study belongs to no paper.
         training: Training keys of all methods; an entry can set other values.
         devices: Devices of the clients, from which rounds take simulated time
-            (``docs/guide/clock.md``): a name, or one name with its keys, as
-            ``{log-normal: {speed_sigma: 1}}``. An entry with ``devices: null`` has none.
+            (``docs/guide/clock.md``), as ``{log-normal: {speed_sigma: 1}}``. An entry with
+            ``devices: null`` has none.
         execution: Computation of this study's runs, with the keys of ``config.yaml``.
         metric: Metric of tables and claims; by default that of the data sets' task
             (`fl.api.task`).
@@ -297,7 +297,7 @@ class Study:
     shows: str = ""
     departures: list[str] | None = None
     training: dict[str, Any] = field(default_factory=dict)
-    devices: str | dict[str, Any] | None = None
+    devices: Any = None
     execution: dict[str, Any] = field(default_factory=dict)
     metric: str | None = None
     test: Literal["own", "global", "reweighted"] = "own"

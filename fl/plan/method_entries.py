@@ -81,7 +81,9 @@ class MethodEntry:
         defaults, file_location = config.method_defaults(folder, self.method.name)
         defaults = registry.with_current_keys(defaults, file_location)
         layers = EntryLayers(
-            Layer({"devices": draft.study.devices} if draft.study.devices else {}, location),
+            Layer(
+                {} if draft.study.devices is None else {"devices": draft.study.devices}, location
+            ),
             training,
             Layer(defaults, file_location),
             Layer(keys, self.location),

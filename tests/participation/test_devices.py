@@ -132,6 +132,9 @@ def test_a_client_is_there_for_its_share_of_the_day() -> None:
     hours = np.bincount(presence.clients, presence.end - presence.begin) / DAY
     np.testing.assert_allclose(hours, 0.25)
     assert len(presence.present(40_000.0)) / 4_000 == pytest.approx(0.25, abs=0.03)
+    short = built("equal", 4_000, present=0.25, day=60).presence
+    assert short is not None
+    assert short.present(20.0).tolist() == presence.present(20.0 * DAY / 60).tolist()
 
 
 # Files

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from fl.api import ALL_TASKS, Bound, BuildContext, DeviceTable, FedloomError, Positive, Share
-from fl.blocks.device_draws import DOWNLOAD, SPEED, UPLOAD, device_table, uniform_draws
+from fl.blocks.device_draws import DAY, DOWNLOAD, SPEED, UPLOAD, device_table, uniform_draws
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Classes:
         uploads: Bytes a second to the server in each class, or one number for all.
         failure: Probability that a client breaks off in a round.
         present: Share of each day in which a client is there, from a time of day on that is drawn.
+        day: Seconds of a day; of a small model, many rounds take place in a real one.
     """
 
     shares: tuple[Share, ...] = (0.5, 0.5)
@@ -38,6 +39,7 @@ class Classes:
     uploads: tuple[Positive, ...] = (UPLOAD,)
     failure: Share = 0.0
     present: Annotated[float, Bound(low=0.001, high=1)] = 1.0
+    day: Annotated[float, Bound(low=1)] = DAY
 
     tasks: ClassVar = ALL_TASKS
 
@@ -68,4 +70,5 @@ class Classes:
             by_client(self.uploads),
             self.failure,
             self.present,
+            self.day,
         )

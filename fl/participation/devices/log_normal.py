@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from fl.api import ALL_TASKS, Bound, BuildContext, DeviceTable, NonNegative, Positive, Share
-from fl.blocks.device_draws import DOWNLOAD, SPEED, UPLOAD, device_table, log_normal_factors
+from fl.blocks.device_draws import DAY, DOWNLOAD, SPEED, UPLOAD, device_table, log_normal_factors
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class LogNormal:
         bandwidth_sigma: Standard deviation of the natural logarithm of both bandwidths.
         failure: Probability that a client breaks off in a round.
         present: Share of each day in which a client is there, from a time of day on that is drawn.
+        day: Seconds of a day; of a small model, many rounds take place in a real one.
     """
 
     speed: Positive = SPEED
@@ -39,6 +40,7 @@ class LogNormal:
     bandwidth_sigma: NonNegative = 0.6
     failure: Share = 0.0
     present: Annotated[float, Bound(low=0.001, high=1)] = 1.0
+    day: Annotated[float, Bound(low=1)] = DAY
 
     tasks: ClassVar = ALL_TASKS
 
@@ -53,4 +55,5 @@ class LogNormal:
             self.upload * bandwidths,
             self.failure,
             self.present,
+            self.day,
         )

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from fl.api import ALL_TASKS, Bound, BuildContext, DeviceTable, Positive, Share
-from fl.blocks.device_draws import DOWNLOAD, SPEED, UPLOAD, device_table, uniform_draws
+from fl.blocks.device_draws import DAY, DOWNLOAD, SPEED, UPLOAD, device_table, uniform_draws
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Zipf:
         upload: Bytes a second to the server.
         failure: Probability that a client breaks off in a round.
         present: Share of each day in which a client is there, from a time of day on that is drawn.
+        day: Seconds of a day; of a small model, many rounds take place in a real one.
     """
 
     speed: Positive = SPEED
@@ -43,6 +44,7 @@ class Zipf:
     upload: Positive = UPLOAD
     failure: Share = 0.0
     present: Annotated[float, Bound(low=0.001, high=1)] = 1.0
+    day: Annotated[float, Bound(low=1)] = DAY
 
     tasks: ClassVar = ALL_TASKS
 
@@ -59,4 +61,5 @@ class Zipf:
             self.upload,
             self.failure,
             self.present,
+            self.day,
         )
