@@ -229,7 +229,7 @@ def added_files(spec: MethodSpec) -> Iterator[tuple[str, Path]]:
     for _, kind, component in registry.added_components(spec):
         target = find(kind, component["name"], Location("the spec")).target
         for key in getattr(target, "files", ()):
-            if component[key] is not None:
+            if component.get(key) is not None:
                 yield f"{kind} {component['name']} {key}", path_of(component[key])
 
 

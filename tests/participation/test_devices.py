@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,8 @@ import pandas as pd
 import planning
 import pytest
 
-from fl.api import BuildContext, DeviceTable, Presence
+import fl
+from fl.api import BuildContext, DeviceTable, Positive, Presence
 from fl.base import registry, rng
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.base.schema import CLOCK
@@ -337,6 +339,49 @@ def test_a_run_is_named_by_the_content_of_its_table(tmp_path: Path) -> None:
     assert first.watched != second.watched
 
 
+@dataclass(frozen=True)
+class Twins:
+    """Pairs of equal devices.
+
+    Attributes:
+        speed: Of the first pair.
+    """
+
+    speed: Positive = 1e9
+
+    def build(self, context: BuildContext) -> DeviceTable:
+        """Each pair is twice as fast as the one before."""
+        speeds = self.speed * 2.0 ** (np.arange(context.clients) // 2)
+        ones = np.ones(context.clients)
+        return DeviceTable(speeds, 1e6 * ones, 1e6 * ones, 0 * ones)
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        "equal",
+        {"twins": Twins},
+        {"twins": Twins(speed=5e8)},
+        {
+            "table": {
+                "frame": pd.DataFrame(
+                    {"client": range(4), "speed": 1e9, "download": 1e6, "upload": 1e6}
+                )
+            }
+        },
+    ],
+    ids=["name", "class", "instance", "frame"],
+)
+def test_devices_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    keys = {"partitions": planning.STUDY["partitions"], "models": planning.STUDY["models"]}
+    call = {"dataset": planning.STUDY["datasets"][0], **keys, "methods": "fedavg", "rounds": 1}
+    fl.run(**call, devices=devices, progress=False)
+    [path] = Path("results/runs").glob("*/metrics.parquet")
+    metrics = pd.read_parquet(path)
+    assert metrics.loc[metrics["metric"] == "seconds", "value"].item() > 0
+
+
 BYTES = 4 * (60 * 5 + 5 + 5 * 10 + 10)
 """Of the weights of an MLP with one hidden layer of 5, in float32."""
 STEP = 8 * (2 * 60 * 5 + 2 * 5 * 10) * 2 + 8 * 2 * 5 * 10
@@ -398,3 +443,27 @@ def test_time_by_hand_on_three_clients(
     assert (rows["dropped"] == 3 - len(busy)).all()
     assert (rows["bytes_down"] == 3 * BYTES).all()
     assert (rows["bytes_up"] == len(busy) * BYTES).all()
+
+
+def test_a_run_that_is_interrupted_ends_at_the_same_time(tmp_path: Path) -> None:
+    """Clients come and go within a day of four seconds, and some break off or are late."""
+    devices = {
+        **{"speed": 1e5, "download": 2e3, "upload": 2e3},
+        **{"present": 0.5, "day": 4.0, "failure": 0.3},
+    }
+    planned = planning.make(
+        tmp_path,
+        devices={"log-normal": devices},
+        training={**planning.STUDY["training"], "deadline": 4.0, "over_selection": 1.5},
+        methods={"ditto": None},
+    )
+    assert planned.train("ditto", "whole") == 0
+    with planning.signalled(after=3):
+        assert planned.train("ditto", "parts") != 0
+    assert planned.train("ditto", "parts") == 0
+    [run] = planned.runs("ditto")
+    assert planned.files(run, "whole") == planned.files(run, "parts")
+    rows = planned.store("whole").metrics(run)
+    clock = rows[rows["split"] == CLOCK]
+    assert clock.loc[clock["metric"] == "dropped", "value"].sum() > 0
+    assert clock.loc[clock["metric"] == "seconds", "value"].is_monotonic_increasing
