@@ -197,6 +197,7 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
         method=dry_round.with_single_steps(simulation.method),
         training=replace(simulation.training, participation=1.0),
         client_data=data,
+        participation=None,
     )
     schedule = short.round_schedule(round_)
     result, payload_is_new = ShortRound(typical=typical), True

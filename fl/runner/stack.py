@@ -32,6 +32,7 @@ from fl.base import arithmetic
 from fl.base.dataclass_json import as_json
 from fl.base.errors import FedloomError
 from fl.base.files import disk_errors
+from fl.base.schema import CLOCK
 from fl.data import partitioning
 from fl.engine import predictions
 from fl.engine.client_data import ClientData
@@ -296,7 +297,7 @@ def from_kept_states(store: Store, sources: Mapping[str, str], folder: Path) -> 
         if not is_evaluated:
             count = int((traces["round"] < last).sum()) if traces else 0
             traces = {name: trace[:count] for name, trace in traces.items()} if count else {}
-            rows = rows[(rows["round"] < last) | (rows["split"] == "train")]
+            rows = rows[(rows["round"] < last) | rows["split"].isin(["train", CLOCK])]
         state[run] = {**tree, "traces": traces}
         tables.append(rows.assign(run=run))
         if row_file is not None:

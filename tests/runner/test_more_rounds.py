@@ -33,6 +33,16 @@ METHODS: dict[str, Any] = {
     },
     "adaptive": {"method": "fedprox", "mu": 0.1, "adapt": True},
     "tuned": {"method": "finetune", "start": "fedavg", "rounds": 3},
+    "buffered": {
+        "method": "ditto",
+        "devices": {"equal": {"speed": 1e4}},
+        "asynchronous": {"fedbuff": {"size": 2, "concurrency": 3}},
+    },
+    "cached": {
+        "devices": {"equal": {"speed": 1e4}},
+        "method": "fedavg",
+        "asynchronous": {"ca2fl": {"size": 1, "concurrency": 4}},
+    },
 }
 
 
@@ -94,27 +104,29 @@ def train_in_files_and_die(*arguments: Any) -> None:
     planning.train_and_die(*arguments)
 
 
+@pytest.mark.parametrize("label", ["ditto", "buffered"])
 def test_clients_in_files_go_on_and_a_kill_on_the_way_changes_no_byte(
-    planned: Plan, monkeypatch: pytest.MonkeyPatch
+    planned: Plan, monkeypatch: pytest.MonkeyPatch, label: str
 ) -> None:
     training = {**planning.STUDY["training"], "rounds": 3}
-    study = planned(methods={"ditto": None}, training=training, seeds=[0, 1], execution=KEPT)
+    methods = {label: METHODS[label]}
+    study = planned(methods=methods, training=training, seeds=[0, 1], execution=KEPT)
     with monkeypatch.context() as patch:
         patch.setattr(client_states, "MEMORY_BYTES", 0)
-        assert study.train("ditto") == 0
-    shorter = study.runs("ditto")
+        assert study.train(label) == 0
+    shorter = study.runs(label)
     before = [study.files(run) for run in shorter]
     assert all("clients.rows" in files for files in before)
-    longer = lengthened(study, "ditto", 7)
-    assert study.train("ditto", "at-once") == 0
+    longer = lengthened(study, label, 7)
+    assert study.train(label, "at-once") == 0
     for after in (4, 6):
         child = killing.context.Process(
-            target=train_in_files_and_die, args=(study, "ditto", "runs", after)
+            target=train_in_files_and_die, args=(study, label, "runs", after)
         )
         child.start()
         child.join(300)
         assert child.exitcode == -9
-    assert study.train("ditto") == 0
+    assert study.train(label) == 0
     for run in longer:
         assert study.files(run) == study.files(run, "at-once")
         stretches = study.store().record(run)["execution"]["stretches"]
