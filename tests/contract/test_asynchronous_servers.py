@@ -4,23 +4,19 @@ client as in a stack, or is refused by name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import worlds
-from worlds import distance, entry, rows_agree, run, tree, world
+from arriving import arriving
+from worlds import distance, entry, rows_agree, run, tree
 
 from fl.api import trees
-from fl.api.method import BuildContext, declaration_of
-from fl.api.participation import DeviceTable
+from fl.api.method import declaration_of
 from fl.base import registry
 from fl.base.errors import FedloomError, Location
 from fl.base.schema import CLOCK
-from fl.engine.assembly import sibling
-from fl.engine.run_setup import MethodComponents
-from fl.engine.simulation import Simulation
 
 METHODS = registry.names("method")
 SERVERS = registry.names("asynchronous server")
@@ -29,35 +25,18 @@ PERSONALISED = ("apfl", "ditto", "fedbn", "fedper", "fedrep", "lg-fedavg", "mrmt
 """Methods that no server may refuse."""
 
 
-@dataclass(frozen=True)
-class Unequal:
-    """Devices of which the slowest takes nine times as long as the quickest."""
-
-    def build(self, context: BuildContext) -> DeviceTable:
-        ones = np.ones(context.clients)
-        return DeviceTable(np.array([9.0, 1.0, 6.0, 4.0]), 1e30 * ones, 1e30 * ones, 0 * ones)
-
-
-def over(server: str, method: str, model: str = "mlp", rounds: int = 2) -> Simulation:
-    """A run over an asynchronous server of four clients; three of them train at once."""
-    location, usual = Location("test"), world(method, model, rounds=rounds)
-    component, found = registry.find("asynchronous server", server, location), entry(method)
-    size = {"size": 2} if "size" in component.declared else {}
-    parsed = component.parse({"concurrency": 3, **size}, location)
-    components = MethodComponents(
-        found.instantiate(found.parse(worlds.short(method), location)),
-        devices=(Unequal(),),
-        asynchronous=(component.instantiate(parsed),),
-    )
-    made = sibling(usual, components, usual.seed)
-    assert isinstance(made, Simulation)
-    return made
+def component(name: str) -> Any:
+    """An asynchronous server of which three of four clients train at once."""
+    location = Location("test")
+    found = registry.find("asynchronous server", name, location)
+    size = {"size": 2} if "size" in found.declared else {}
+    return found.instantiate(found.parse({"concurrency": 3, **size}, location))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_trains_the_same_in_a_stack_or_is_refused_by_name(method: str) -> None:
     try:
-        simulation = over("fedbuff", method)
+        simulation = arriving(method, component("fedbuff"))
     except FedloomError as error:
         title = declaration_of(entry(method).target).title
         assert str(error).startswith(f"asynchronous: {title} ")
@@ -76,7 +55,7 @@ def test_a_server_trains_with_running_statistics_that_stay_positive(
     server: str, method: str
 ) -> None:
     """Some uploads are old: their variances are never added to those of newer versions."""
-    simulation = over(server, method, "cnn", rounds=8)
+    simulation = arriving(method, component(server), "cnn", rounds=8)
     staleness = [number - 1 - simulation.participation.update(number).versions for number in (7, 8)]
     assert max(map(max, staleness)) > 0
     (alone, rows), (stacked, _) = run(simulation, "loop"), run(simulation, "stacked")

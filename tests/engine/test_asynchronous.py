@@ -8,33 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from worlds import world
+from arriving import arriving, table_of
 
 from fl.api import trees
-from fl.api.participation import DeviceTable
 from fl.base.errors import FedloomError
 from fl.base.schema import CLOCK
 from fl.engine import simulate
-from fl.engine.assembly import sibling
 from fl.engine.asynchronous import Timeline
-from fl.engine.run_setup import MethodComponents
 from fl.engine.simulation import Simulation
-from fl.participation.devices.equal import Equal
 from fl.participation.servers.fedbuff import FedBuff
 
-
-def with_server(method: str, server: Any, **training: Any) -> Simulation:
-    """A run of a small world whose clients take equally long, with such a server or none."""
-    run = world(method, **training)
-    from worlds import entry
-
-    servers = (server,) if server else ()
-    devices = (Equal(speed=1e300),)
-    method_class = entry(method).target
-    components = MethodComponents(method_class(), devices=devices, asynchronous=servers)
-    made = sibling(run, components, run.seed)
-    assert isinstance(made, Simulation)
-    return made
+AT_ONCE = (1e300,) * 4
+"""Speeds at which nobody is slower than others, whatever a client has to do."""
 
 
 def trained(run: Simulation, rounds: int, backend: str = "stacked") -> tuple[Any, pd.DataFrame]:
@@ -45,11 +30,6 @@ def trained(run: Simulation, rounds: int, backend: str = "stacked") -> tuple[Any
         if number == rounds:
             break
     return state, pd.concat(rows, ignore_index=True)
-
-
-def table_of(speeds: list[float]) -> DeviceTable:
-    ones = np.ones(len(speeds))
-    return DeviceTable(np.array(speeds), 1e30 * ones, 1e30 * ones, 0 * ones)
 
 
 def test_a_timeline_is_the_one_by_hand() -> None:
@@ -74,10 +54,10 @@ def test_a_timeline_is_the_one_by_hand() -> None:
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "fedper", "fedavgm"])
 def test_with_equal_devices_it_is_synchronous_to_the_bit(method: str, share: float) -> None:
     count = round(4 * share)
-    waiting = with_server(method, None, rounds=3, participation=share)
+    waiting = arriving(method, None, rounds=3, participation=share, speeds=AT_ONCE)
     server = FedBuff(size=count, concurrency=count)
-    arriving = with_server(method, server, rounds=3, participation=share)
-    (one, one_rows), (other, other_rows) = trained(waiting, 3), trained(arriving, 3)
+    without_waiting = arriving(method, server, rounds=3, participation=share, speeds=AT_ONCE)
+    (one, one_rows), (other, other_rows) = trained(waiting, 3), trained(without_waiting, 3)
     for mine, theirs in zip(trees.leaves(one.server), trees.leaves(other.server), strict=True):
         assert torch.equal(mine, theirs)
     pd.testing.assert_frame_equal(one_rows, other_rows)
@@ -86,7 +66,7 @@ def test_with_equal_devices_it_is_synchronous_to_the_bit(method: str, share: flo
 
 def test_a_late_upload_is_added_to_the_newest_version() -> None:
     """One upload an update: the second client's change counts (1 + 1)^-.5 of itself."""
-    run = with_server("fedavg", FedBuff(size=1, concurrency=2), rounds=2)
+    run = arriving("fedavg", FedBuff(size=1, concurrency=2), rounds=2, speeds=AT_ONCE)
     second = run.participation.update(2)
     assert second.versions.tolist() == [0]
     start = run.begin()
@@ -102,7 +82,7 @@ def test_a_late_upload_is_added_to_the_newest_version() -> None:
 
 
 def test_it_goes_on_from_a_state_with_all_that_is_under_way() -> None:
-    run = with_server("ditto", FedBuff(size=2, concurrency=3), rounds=5)
+    run = arriving("ditto", FedBuff(size=2, concurrency=3), rounds=5, speeds=AT_ONCE)
     whole, rows = trained(run, 5)
     half, _ = trained(run, 2)
     rest = list(simulate.rounds(run, half, 2, "stacked"))
@@ -118,4 +98,4 @@ def test_it_goes_on_from_a_state_with_all_that_is_under_way() -> None:
 
 def test_a_method_whose_clients_send_more_than_weights_is_refused() -> None:
     with pytest.raises(FedloomError, match="asynchronous"):
-        with_server("scaffold", FedBuff(size=2, concurrency=2))
+        arriving("scaffold", FedBuff(size=2, concurrency=2))

@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 import worlds
+from arriving import arriving
 
 from fl.base import registry
 from fl.base.errors import FedloomError
@@ -23,12 +24,20 @@ from fl.engine import simulate
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
+from fl.participation.servers.fedbuff import FedBuff
 from fl.runner.team import StackRequest, Team
 
 METHODS = registry.names("method")
-MODAL, SEVERAL, FAILS = "modal-", "seeds-", "fails"
-NAMES = [*METHODS, *(MODAL + name for name in ("fedavg", "scaffold")), f"{SEVERAL}fedrod"]
-"""The runs: every method, some on two modalities, and one with two seeds in a stack."""
+MODAL, SEVERAL, ARRIVING, FAILS = "modal-", "seeds-", "arriving-", "fails"
+NAMES = [
+    *METHODS,
+    *(MODAL + name for name in ("fedavg", "scaffold")),
+    f"{SEVERAL}fedrod",
+    f"{ARRIVING}ditto",
+]
+"""The runs: every method, some on two modalities, one with two seeds in a stack, and one over an
+asynchronous server.
+"""
 SEEDS = (5, 6)
 DEVICES = [torch.device("cpu")] * 2
 Lockstep = Callable[..., Iterator[dict[str, Round]]]
@@ -41,6 +50,9 @@ def made(name: str) -> dict[str, Simulation]:
         settings["evaluate_clients"] = 2
     if name.startswith(MODAL):
         return {"5": modal_worlds.world(name.removeprefix(MODAL), **settings)}
+    if name.startswith(ARRIVING):
+        server = FedBuff(size=2, concurrency=3)
+        return {"5": arriving(name.removeprefix(ARRIVING), server, **{**settings, "rounds": 3})}
     method, seeds = name.removeprefix(SEVERAL), SEEDS if name.startswith(SEVERAL) else SEEDS[:1]
     return {str(seed): worlds.world(method, seed=seed, **settings) for seed in seeds}
 

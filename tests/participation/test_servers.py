@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from worlds import entry, world
+from arriving import arriving
+from worlds import world
 
 from fl.api import trees
-from fl.api.method import BuildContext
-from fl.api.participation import ArrivedUploads, AsynchronousServer, DeviceTable, staleness_factor
+from fl.api.participation import ArrivedUploads, AsynchronousServer, staleness_factor
 from fl.api.trees import Tree
 from fl.engine import engine, simulate
-from fl.engine.assembly import sibling
-from fl.engine.run_setup import MethodComponents
-from fl.engine.simulation import Simulation
 from fl.participation.servers.asyncfeded import AsyncFedED
 from fl.participation.servers.ca2fl import CA2FL
 from fl.participation.servers.fedasync import FedAsync
@@ -25,25 +22,6 @@ from fl.participation.servers.fedbuff import FedBuff
 
 CLIENTS, SIZE = 5, 3
 EVENTS = 10
-
-
-@dataclass(frozen=True)
-class Unequal:
-    """Devices of which the slowest takes nine times as long as the quickest."""
-
-    def build(self, context: BuildContext) -> DeviceTable:
-        ones = np.ones(context.clients)
-        return DeviceTable(np.array([9.0, 3.3, 1.0, 4.8]), 1e30 * ones, 1e30 * ones, 0 * ones)
-
-
-def over(server: Any) -> Simulation:
-    """Ten updates of FedAvg over a server; four clients of equal weight and unequal devices."""
-    usual = world("fedavg", rounds=EVENTS, weighting="uniform")
-    method = entry("fedavg").target()
-    components = MethodComponents(method, devices=(Unequal(),), asynchronous=(server,))
-    made = sibling(usual, components, usual.seed)
-    assert isinstance(made, Simulation)
-    return made
 
 
 def weights(server: Tree) -> np.ndarray:
@@ -65,7 +43,7 @@ def assert_runs_agree(server: Any, rule: Any) -> None:
     version that it began with, and its client; it returns the next version. It keeps versions of
     its own, from which the same local training goes on.
     """
-    run = over(server)
+    run = arriving("fedavg", server, rounds=EVENTS, weighting="uniform")
     start = run.begin()
     found = [done.state for done in simulate.rounds(run, start, 0, "stacked")]
     versions, oldest = [weights(start.server)], 0
