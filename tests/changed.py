@@ -24,6 +24,7 @@ LIBRARY = {
     "aggregations": ("contract", "uploads"),
     "devices": ("participation",),
     "selections": ("contract", "participation"),
+    "servers": ("contract", "participation"),
     "models": ("models",),
     "datasets": ("data",),
     "schemes": ("data",),

@@ -1,6 +1,6 @@
 """AsyncFedED: each upload counts the less the further the server has moved since it was sent.
 
-Wang, Yang, Li, Chen, Wu, Zhang. AsyncFedED: Asynchronous Federated Learning with Euclidean Distance
+Wang, Yang, He, Shi, Chen. AsyncFedED: Asynchronous Federated Learning with Euclidean Distance
 based Adaptive Weight Aggregation. 2022. arXiv:2205.13797.
 
 Staleness is gamma = |x_t - x_(t - tau)| / |Delta_i|, and the server's learning rate for an upload

@@ -4,8 +4,9 @@ Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba. Federated Learning with Bu
 Aggregation. AISTATS 2022. arXiv:2106.06639.
 
 Algorithm 1. The server's learning rate is that of the method: `fedavg` has 1, `fedavgm` without
-momentum its `eta`. Weights of clients are those of `weighting`, where the paper has equal ones.
-The paper's staleness weights (appendix E) divide an upload by (1 + staleness)^.5.
+momentum its `eta`. Weights of clients are those of `weighting`, where the paper has equal ones. The
+paper's staleness scaling divides an upload by (1 + staleness)^.5; the mean is over the number of
+uploads, so that a buffer of old ones makes a shorter step.
 """
 
 from __future__ import annotations
