@@ -17,7 +17,7 @@ import pytest
 
 import fl
 from fl.api import BuildContext, DeviceTable, Positive, Presence
-from fl.base import registry, rng
+from fl.base import plugins, registry, rng
 from fl.base.errors import ConfigError, FedloomError, Location
 from fl.base.schema import CLOCK
 from fl.plan import plan
@@ -374,6 +374,7 @@ class Twins:
 )
 def test_devices_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: Any) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plugins, "_roots", dict(plugins.roots()))
     keys = {"partitions": planning.STUDY["partitions"], "models": planning.STUDY["models"]}
     call = {"dataset": planning.STUDY["datasets"][0], **keys, "methods": "fedavg", "rounds": 1}
     fl.run(**call, devices=devices, progress=False)
