@@ -281,6 +281,12 @@ def _check_participants(entry: MethodEntry, point: Point, scenario: Scenario) ->
     added = [entry_key(key) for key, specs in point.added_components.items() if specs]
     with _located(entry.location):
         check_participation(added, Training(**point.training))
+    for spec in point.added_components["asynchronous"]:
+        if spec.get("size", 1) > spec["concurrency"]:
+            problem = f"is {spec['size']}, but {spec['concurrency']} clients train at once"
+            location = entry.location / "asynchronous" / spec["name"] / "size"
+            advice = "set a larger concurrency"
+            raise ConfigError(location, problem, f"1 to {spec['concurrency']}", advice)
     clients = scenario.partition.clients
     if clients is None or scenario.partition.has_unseen_clients:
         return

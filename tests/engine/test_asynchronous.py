@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from arriving import arriving, table_of
 
 from fl.api import trees
+from fl.api.participation import Presence
 from fl.base.errors import FedloomError
 from fl.base.schema import CLOCK
 from fl.engine import simulate
@@ -20,6 +22,9 @@ from fl.participation.servers.fedbuff import FedBuff
 
 AT_ONCE = (1e300,) * 4
 """Speeds at which nobody is slower than others, whatever a client has to do."""
+
+
+ALL = np.arange(60)
 
 
 def trained(run: Simulation, rounds: int, backend: str = "stacked") -> tuple[Any, pd.DataFrame]:
@@ -48,6 +53,34 @@ def test_a_timeline_is_the_one_by_hand() -> None:
     assert [u.versions.tolist() for u in (first, second, third)] == [[0, 0], [1, 1], [2, 0]]
     assert [u.under_way for u in (first, second, third)] == [[0, 1], [0, 2], [2, 3]]
     assert [u.sent for u in (first, second, third)] == [3, 2, 2]
+
+
+@pytest.mark.parametrize("presence", [None, Presence(ALL, 3.0 * (ALL % 2), 4.0 + 0 * ALL, 4.0)])
+def test_nobody_is_sent_a_model_twice_at_a_time_and_nobody_who_is_away(
+    presence: Presence | None,
+) -> None:
+    """Half of 60 clients are there for a quarter of the time, if presence is asked for."""
+    devices = replace(table_of(np.ones(60)), failure=np.full(60, 0.1), presence=presence)
+    seconds = np.random.default_rng(1).uniform(0.3, 0.9, 60)
+    timeline = Timeline(devices, np.arange(3, 60), lambda round_: seconds, 4, 12, seed=0)
+    updates = [update for update, _ in zip(timeline.updates(), range(300), strict=False)]
+    free_from, taking_part, dropped = np.zeros(60), np.zeros(60, int), 0
+    for update in updates:
+        assert (update.begin >= free_from[update.clients]).all()
+        np.testing.assert_allclose(update.arrival, update.begin + seconds[update.clients])
+        free_from[update.clients] = update.seconds
+        taking_part[update.clients] += 1
+        dropped += update.dropped
+        if presence is not None:
+            for client, begin in zip(update.clients, update.begin, strict=True):
+                assert presence.has(int(client), begin)
+    works = [(begin, end) for u in updates for begin, end in zip(u.begin, u.arrival, strict=True)]
+    assert all(sum(b <= now < e for b, e in works) <= 12 for now, _ in works[::20])
+    assert not taking_part[:3].any() and dropped > 50
+    if presence is None:
+        assert taking_part.max() < 3 * taking_part[3:].min()
+    else:
+        assert 0 < taking_part[1::2].sum() < taking_part[::2].sum() / 4
 
 
 @pytest.mark.parametrize("share", [1.0, 0.75])

@@ -41,6 +41,11 @@ def planned(root: Path, entry: dict[str, Any], method: str = "fedavg") -> list[A
             {"devices": "equal", "asynchronous": {"fedbuff": {"size": 2, "concurrency": 99}}},
             ["asynchronous.fedbuff.concurrency", "99"],
         ),
+        (
+            "fedavg",
+            {"devices": "equal", "asynchronous": {"fedbuff": {"size": 3, "concurrency": 2}}},
+            ["asynchronous.fedbuff.size", "3"],
+        ),
         ("scaffold", {"devices": "equal", "asynchronous": FEDBUFF}, ["SCAFFOLD", "weights"]),
         ("fedavg", {"devices": "unequal"}, ["devices.unequal", "equal"]),
         ("fedrep", {"selection": "loss-proportional"}, ["selection", "FedRep", "last"]),
