@@ -221,6 +221,10 @@ def short_round(simulation: Simulation, state: State, round_: int) -> ShortRound
             send=lambda server, message=message: message,
             payload=phase.payload and partial(result.count_payload, make_payload=phase.payload),
         )
+        # A network that has not trained yet looks at itself first, which is no work of a client.
+        dry_round.run_first_steps(
+            replace(phase, send=counted_phase.send), state, one_client, schedule, "loop"
+        )
         with operations:
             answers = dry_round.run_first_steps(counted_phase, state, one_client, schedule, "loop")
         for counter, pass_, batches in zip(

@@ -29,6 +29,7 @@ import pytest
 import term_worlds
 import torch
 import worlds
+from arriving import arriving
 from short import VARIANTS
 from torch import Tensor
 from worlds import world
@@ -42,6 +43,10 @@ from fl.engine import backends, batches, engine, loader, simulate
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.engine.state import PhaseSchedule, State
+from fl.participation.servers.asyncfeded import AsyncFedED
+from fl.participation.servers.ca2fl import CA2FL
+from fl.participation.servers.fedasync import FedAsync
+from fl.participation.servers.fedbuff import FedBuff
 from fl.runner import costs
 from fl.runner.stack import Stack
 from fl.store import checkpoint
@@ -220,6 +225,11 @@ def test_masks_and_modalities_are_the_cpus(which: str, method: str) -> None:
     equal(lambda device: MADE[which](method, device=device), "stacked")
 
 
+@pytest.mark.parametrize("server", [FedBuff(2, 3), FedAsync(3), CA2FL(2, 3), AsyncFedED(3)])
+def test_asynchronous_servers_are_the_cpus(server: Any) -> None:
+    equal(lambda device: arriving("ditto", server, "cnn", device=device, rounds=4), "stacked")
+
+
 def test_seeds_in_one_stack_are_the_cpus() -> None:
     def ends(device: str) -> list[simulate.Round]:
         runs = {seed: world("fedfm", "cnn", seed=seed, device=device, **SHORT) for seed in (5, 6)}
@@ -233,13 +243,18 @@ def test_seeds_in_one_stack_are_the_cpus() -> None:
         assert worlds.rows_agree(on_card.rows, expected.rows, 1e-10)
 
 
-@pytest.mark.parametrize("method", ["scaffold", "fedsac", "fedfm"])
+ARRIVING = "over ca2fl"
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedsac", "fedfm", ARRIVING])
 def test_a_run_goes_on_from_its_checkpoint_and_costs_what_it_does(
     method: str, tmp_path: Path
 ) -> None:
     """What is stored is stored from the card and read onto it."""
 
     def make(device: str) -> dict[str, Simulation]:
+        if method == ARRIVING:
+            return {"run": arriving("fedavg", CA2FL(2, 3), device=device)}
         return {"run": world(method, device=device, **SHORT)}
 
     stack = Stack.begin(make(DEVICE), {"run": None}, "stacked")

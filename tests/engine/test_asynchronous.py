@@ -55,6 +55,15 @@ def test_a_timeline_is_the_one_by_hand() -> None:
     assert [u.sent for u in (first, second, third)] == [3, 2, 2]
 
 
+def test_a_client_takes_as_long_before_training_as_after_it() -> None:
+    """What a network finds out in its first step of all counts for nobody."""
+    run = arriving("ditto", FedBuff(size=2, concurrency=3), rounds=2)
+    before = run.participation.clock.operations(1)
+    trained(run, 2)
+    again = replace(run.participation.clock, _measured={}).operations(1)
+    np.testing.assert_array_equal(before, again)
+
+
 @pytest.mark.parametrize("presence", [None, Presence(ALL, 3.0 * (ALL % 2), 4.0 + 0 * ALL, 4.0)])
 def test_nobody_is_sent_a_model_twice_at_a_time_and_nobody_who_is_away(
     presence: Presence | None,
