@@ -146,8 +146,10 @@ def equal_tables(facts: Facts) -> tuple[Table, ...]:
         rows = facts.rows.merge(last.reset_index(), on="run")
         rows = rows[rows["round"] <= rows["last"]].drop(columns="last")
         runs = facts.runs[facts.runs["run"].isin(last.index)]
+        # Time or bytes are equal, so that no number of rounds is worth a remark.
+        runs = runs.assign(rounds=runs["rounds"].max(), rounds_before=0)
         early = replace(facts, rows=rows, runs=runs)
-        texts = "; ".join(amount(limit) for limit in dict.fromkeys(limits))
+        texts = " to ".join(dict.fromkeys(map(amount, (limits.min(), limits.max()))))
         title = f"at equal {'simulated time' if name == 'time' else 'bytes of all clients'}"
         table = main_table(early)
         claimed = " ".join(claims_tables.claims_made(early))
