@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from fl.api.task import for_any_task
-from fl.data.partition_table import left_out_note, read_users_table, validate
+from fl.data.partition_table import read_users_table, validate
 
 
 @for_any_task
@@ -30,6 +30,4 @@ def file(labels: np.ndarray, *, path: str) -> pd.DataFrame:
     """
     table = read_users_table({"path": path})
     validate(table, labels, source=path)
-    if note := left_out_note(table, len(labels), path):
-        table.attrs["notes"] = [*table.attrs.get("notes", []), note]
     return table
