@@ -60,6 +60,9 @@ PAUSE = 2.0
 PATIENCE = 10.0
 """Seconds for which a page waits for a new plan if no run of the written one is to be trained."""
 
+PLANNING = 30.0
+"""The same if config or code has changed since the written plan."""
+
 
 class Curve(NamedTuple):
     """A metric of a run: its mean over clients by evaluated round."""
@@ -339,8 +342,8 @@ def pages(
     """Yield the page every few seconds until all runs are done.
 
     What trains may have begun at the same time, so that its plan is not written yet. So a plan
-    without unfinished runs is shown for `PATIENCE`, and, if the config has changed since, until
-    there is another one.
+    without unfinished runs is shown for `PATIENCE`, and, if the config has changed since, for
+    `PLANNING`, in which another one is likely to come.
 
     Args:
         watch: What is shown.
@@ -360,7 +363,7 @@ def pages(
             note = ""
             if is_done and not was_unfinished:
                 is_old = config is not None and watch.is_outdated(config)
-                is_done = is_late and not is_old
+                is_done = time.monotonic() - begin > (PLANNING if is_old else PATIENCE)
                 reason = "config or code has changed since this plan; " if is_old else ""
                 note = "" if is_done else f"{reason}waits for a new plan"
             columns, rows = size()
