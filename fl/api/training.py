@@ -331,6 +331,10 @@ def idle_keys(training: Training) -> dict[str, Need]:
             Need("an lr_decay other than 1", ("lr_decay",)),
         ),
         "schedule_by": (has_change, change),
+        "over_selection": (
+            training.participation < 1,
+            Need("participation below 1", ("participation",)),
+        ),
         "partial_work": (training.stragglers > 0, Need("stragglers above 0", ("stragglers",))),
     }
     return {

@@ -58,8 +58,8 @@ SERVER_ROW = -1
 """The client of such rows."""
 CLOCK_METRICS = {
     "seconds": "simulated seconds since the begin of training at which the round ends",
-    "slowest": "simulated seconds of the participant that takes longest",
-    "idle": "share of that time in which a participant waits, mean over participants",
+    "slowest": "simulated seconds of the slowest client whose result the server uses",
+    "idle": "share of the round in which such a client waits, mean; none if nobody waits",
     "lost": "share of clients' working time whose result the server does not use",
     "dropped": "clients whose result the server does not use",
     "bytes_down": "bytes that the server sends",

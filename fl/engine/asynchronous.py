@@ -279,6 +279,10 @@ class ArrivingRounds:
         send = self.clock.simulation.method.send
         return dict(send(state.server) if send else state.server)
 
+    def count(self, simulation: Simulation) -> int:
+        """Return the number of clients whose work the server asks for in a round."""
+        return self.server.size
+
     def schedule(self, simulation: Simulation, round_: int, state: State) -> RoundSchedule:
         """Return the schedule of a round, which is an update of the server."""
         update = self.update(round_)
@@ -295,6 +299,7 @@ class ArrivingRounds:
             dropped=update.dropped,
             bytes_down=down * update.sent,
             bytes_up=up * len(update.clients),
+            is_waiting=False,
         )
         schedule = simulation.scheduler.round_schedule(round_, update.clients, ())
         staleness = torch.from_numpy(round_ - 1 - update.versions)

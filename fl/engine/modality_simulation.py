@@ -131,6 +131,11 @@ class ModalitySimulation:
             **vars(schedule), by_modality=tuple(by_modality), methods=self.modality_methods
         )
 
+    @property
+    def usual_participants(self) -> int:
+        """Number of clients of a round."""
+        return len(self.round_schedule(1).clients)
+
     def finish_round(self, schedule: RoundSchedule, state: State, losses: Tensor) -> State:
         """Return the state after a round; participation follows from the seed."""
         return state

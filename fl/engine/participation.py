@@ -49,6 +49,10 @@ class SelectedRounds:
         memory = self.selection.init(state.client_states.count) if self.selection else {}
         return {"seconds": torch.zeros((), dtype=torch.float64), "memory": memory}
 
+    def count(self, simulation: Simulation) -> int:
+        """Return the number of clients whose work the server asks for in a round."""
+        return simulation.training.participants(len(simulation.client_data.participants))
+
     def schedule(self, simulation: Simulation, round_: int, state: State) -> RoundSchedule:
         """Select the clients of a round, and return its schedule."""
         scheduler, training = simulation.scheduler, simulation.training

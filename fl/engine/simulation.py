@@ -75,6 +75,10 @@ class Trainable(Protocol):
     def round_schedule(self, round_: int, state: State | None = None) -> RoundSchedule:
         """Return the participants and batches of a round, 1, 2, ..., R; see `Simulation`."""
 
+    @property
+    def usual_participants(self) -> int:
+        """Number of clients of a round, without those who fail or are away."""
+
     def finish_round(self, schedule: RoundSchedule, state: State, losses: Tensor) -> State:
         """Return the state after a round with what decides who takes part in the next one."""
 
@@ -93,6 +97,9 @@ class Participation(Protocol):
 
     def begin(self, state: State) -> Tree:
         """Return `State.participation` before round 1."""
+
+    def count(self, simulation: Simulation) -> int:
+        """Return the number of clients whose work the server asks for in a round."""
 
     def schedule(self, simulation: Simulation, round_: int, state: State) -> RoundSchedule:
         """Return the participants and batches of a round, with its simulated time."""
@@ -175,6 +182,13 @@ class Simulation(RunSetup):
             clients, work = self.scheduler.participants(round_)
             return self.scheduler.round_schedule(round_, clients, work)
         return self.participation.schedule(self, round_, state or self.begin())
+
+    @property
+    def usual_participants(self) -> int:
+        """Number of clients of a round, without those who fail or are away."""
+        if self.participation is not None:
+            return self.participation.count(self)
+        return len(self.round_schedule(1).clients)
 
     def finish_round(self, schedule: RoundSchedule, state: State, losses: Tensor) -> State:
         """Return the state after a round with what decides who takes part in the next one.

@@ -175,6 +175,7 @@ class RoundTimes:
         dropped: Number of these clients.
         bytes_down: Bytes that the server has sent for the round.
         bytes_up: Bytes that it has received.
+        is_waiting: Whether participants whose work is done wait for the end of the round.
     """
 
     begin: float
@@ -184,15 +185,16 @@ class RoundTimes:
     dropped: int
     bytes_down: float
     bytes_up: float
+    is_waiting: bool = True
 
     def values(self) -> dict[str, float]:
         """Return what tables keep of a round, by metric (`fl.base.schema.CLOCK_METRICS`)."""
-        worked = float(self.busy.sum())
-        longest = float(self.busy.max(initial=0.0))
+        worked, length = float(self.busy.sum()), self.end - self.begin
+        idle = 1 - worked / (length * len(self.busy)) if length else 0.0
         return {
             "seconds": self.end,
-            "slowest": longest,
-            "idle": 1 - worked / (longest * len(self.busy)) if longest else 0.0,
+            "slowest": float(self.busy.max(initial=0.0)),
+            **({"idle": idle} if self.is_waiting else {}),
             "lost": self.lost / (self.lost + worked) if self.lost else 0.0,
             "dropped": float(self.dropped),
             "bytes_down": self.bytes_down,

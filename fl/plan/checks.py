@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -278,6 +279,10 @@ def _check_participants(entry: MethodEntry, point: Point, scenario: Scenario) ->
 
     An aggregation may need several, and so does noise behind a clip that counts clients.
     """
+    devices = {json.dumps(point.added_components["devices"]) for point in entry.points}
+    if len(devices) > 1:
+        problem = "has a grid, of which validation data would choose a point"
+        raise ConfigError(entry.location / "devices", problem, advice="an entry for each value")
     added = [entry_key(key) for key, specs in point.added_components.items() if specs]
     with _located(entry.location):
         check_participation(added, Training(**point.training))

@@ -11,7 +11,7 @@ import pandas as pd
 from fl.base.schema import CLOCK, SETTING, StudySetting, rising
 from fl.base.units import duration, size
 from fl.report import claims_tables, figures, summaries
-from fl.report.cells import Table, decimal, number, unit
+from fl.report.cells import NOTHING, Table, decimal, number, unit
 from fl.report.facts import Facts, rows_of_setting
 from fl.report.figures import Figure, Panel
 from fl.report.method_tables import Record, Show, by_setting, main_table
@@ -32,9 +32,12 @@ def clock_rows(facts: Facts) -> pd.DataFrame:
         A row for each run and round, with the columns of `KEY` and ``run``. ``seconds`` are those
         until the end of the round, ``bytes`` those of all clients until then, down and up.
     """
-    rows = summaries.complete_rows(facts.rows[facts.rows["split"] == CLOCK], facts.runs)
+    # What a stored model took before is not known to the clock of a run that starts from it.
+    first = facts.runs[facts.runs["rounds_before"] == 0]
+    rows = summaries.complete_rows(facts.rows[facts.rows["split"] == CLOCK], first)
     keys = [*KEY, "run", "round"]
     wide = rows.pivot_table("value", keys, "metric", observed=True).reset_index()
+    wide = wide.reindex(columns=[*wide.columns, *({"idle"} - {*wide.columns})])
     if wide.empty:
         return wide
     sent = (wide["bytes_down"] + wide["bytes_up"]).groupby(wide["run"]).cumsum()
@@ -71,8 +74,8 @@ def clock_table(facts: Facts) -> Table | None:
         f"bytes to {100 * GOAL:g} %\nof the best": _bytes_to_goal,
         "time of\na run": lambda row: duration(float(np.mean(row["end"]))),
         "bytes of\na run": lambda row: size(float(np.mean(row["bytes"]))),
-        "slowest client\nof a round": lambda row: duration(float(np.mean(row["slowest"]))),
-        "idle\n(%)": lambda row: decimal(float(100 * np.mean(row["idle"])), 1),
+        "slowest used\nof a round": lambda row: duration(float(np.mean(row["slowest"]))),
+        "idle\n(%)": _idle,
         "lost\n(%)": lambda row: decimal(float(100 * np.mean(row["lost"])), 1),
         "dropped\na round": lambda row: decimal(float(np.mean(row["dropped"])), 1),
     }
@@ -84,10 +87,10 @@ def clock_table(facts: Facts) -> Table | None:
     )
     note = (
         "Time follows from devices, counted operations and bytes; no computer's clock is in it. A "
-        "time is counted at evaluated rounds. Where some runs do not reach the value, the mean is "
-        "at least what is written, with these runs' whole time. Idle: share of the time of a "
-        "round's slowest client in which the others wait, mean. Lost: share of clients' work that "
-        "the server does not use."
+        "time is counted at evaluated rounds. > 10 s (5 of 8): five of eight runs reach the value, "
+        "and the others count with their whole time. Slowest used, idle: of clients whose result "
+        "the server uses; idle is the share of a round in which they wait for its end. Lost: share "
+        "of clients' work that the server does not use."
     )
     return by_setting(facts, "clock", caption, frame, shown, note=note)
 
@@ -107,6 +110,11 @@ def _times_to_goal(facts: Facts, lines: pd.DataFrame) -> pd.DataFrame:
             record |= {"goal_seconds": at["seconds"], "goal_bytes": at["bytes"]}
             records.append(record | {"reaches": not reached.empty})
     return pd.DataFrame(records).set_index([*KEY, "run"])
+
+
+def _idle(row: Record) -> str:
+    shares = np.array(row["idle"], float)
+    return NOTHING if np.isnan(shares).all() else decimal(float(100 * np.nanmean(shares)), 1)
 
 
 def _censored(row: Record, text: str) -> str:
@@ -129,7 +137,8 @@ def equal_tables(facts: Facts) -> tuple[Table, ...]:
     """Return the results at equal simulated time, and at equal bytes, with what may be claimed.
 
     The time is that of the shortest run of a setting, so that every run has been there. Each run
-    counts with its last evaluated round until then.
+    counts with its last evaluated round until then. A method without any in one of its runs is left
+    out, and named.
     """
     lines = timed_curves(facts)
     if lines.empty:
@@ -142,6 +151,10 @@ def equal_tables(facts: Facts) -> tuple[Table, ...]:
             continue  # All runs of a setting are equally long: the main table is this one.
         within = lines.merge(limits.reset_index(), on=SETTING)
         within = within[within[column] <= within["limit"]]
+        # Means over the runs that are quick enough would be of quick devices.
+        late = lines[~lines["run"].isin(within["run"])][[*SETTING, "method"]].drop_duplicates()
+        within = within.merge(late.assign(is_late=True), "left", [*SETTING, "method"])
+        within = within[within["is_late"].isna()]
         last = within.groupby("run", observed=True)["round"].max().rename("last")
         rows = facts.rows.merge(last.reset_index(), on="run")
         rows = rows[rows["round"] <= rows["last"]].drop(columns="last")
@@ -150,6 +163,14 @@ def equal_tables(facts: Facts) -> tuple[Table, ...]:
         runs = runs.assign(rounds=runs["rounds"].max(), rounds_before=0)
         early = replace(facts, rows=rows, runs=runs)
         texts = " to ".join(dict.fromkeys(map(amount, (limits.min(), limits.max()))))
+        shortest = lines[lines[column].isin(limits)]["method"]
+        names = ", ".join(dict.fromkeys(facts.methods[str(method)] for method in shortest))
+        remark = "Each run counts with its last evaluated round until the shortest one ends "
+        remark += f"({names})."
+        if len(late):
+            missing = dict.fromkeys(facts.methods[str(method)] for method in late["method"])
+            remark += f" Not evaluated until then in all runs, and left out: {', '.join(missing)}."
+            remark += f" Try: more rounds for {names}, or a smaller evaluate_every."
         title = f"at equal {'simulated time' if name == 'time' else 'bytes of all clients'}"
         table = main_table(early)
         claimed = " ".join(claims_tables.claims_made(early))
@@ -159,7 +180,7 @@ def equal_tables(facts: Facts) -> tuple[Table, ...]:
                 table,
                 name=f"equal-{name}",
                 caption=f"{caption}{facts.replicates}.",
-                note=f"{table.note} {claimed}".strip(),
+                note=f"{remark} {table.note} {claimed}".strip(),
                 is_main=False,
             )
         )

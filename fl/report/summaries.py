@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from fl.base.schema import (
+    CLOCK,
     COMPLETE,
     DIVERGED,
     GLOBAL,
@@ -58,6 +59,7 @@ TIMED_SHARE = 0.95
 """Share of the final value to which time and bytes are counted."""
 
 CURVE_COLUMNS = [*KEY, "title", "seed", "round", "client", "metric", "value", "seconds", "bytes"]
+CURVE_COLUMNS += ["simulated_seconds"]
 
 
 def evaluated_clients(plan: StudyPlan) -> dict[str, list[int]]:
@@ -328,8 +330,12 @@ def curves(rows: pd.DataFrame, runs: pd.DataFrame, split: str = "test") -> pd.Da
     Runs are complete, at selected points. ``value`` is that of the reported stage. ``round`` also
     counts the rounds of the model that a run starts from. ``seconds`` until the round are a share
     of the run's seconds, as if all rounds took the same time; ``bytes`` are those that all
-    participants received and sent. They are NaN if a run's record lacks them.
+    participants received and sent, and with devices those of other clients, too. They are NaN if a
+    run's record lacks them. ``simulated_seconds`` are NaN without devices.
     """
+    clock = rows[(rows["split"] == CLOCK) & (rows["metric"] == "seconds")]
+    simulated = clock.drop_duplicates(["run", "round"]).set_index(["run", "round"])["value"]
+    rows = rows.join(simulated.rename("simulated_seconds"), on=["run", "round"])
     rows = _with_totals(rows[(rows["split"] == split) & rows[REPORTED]], runs)
     titles = runs[["method", "title"]].drop_duplicates("method")
     order = [*KEY, "seed", "metric", "round", "client"]

@@ -26,6 +26,7 @@ from fl.analyses.confusion import BINS, measures
 from fl.base.errors import DataError, Location
 from fl.base.schema import (
     BY_CLASS,
+    CLOCK,
     COMPLETE,
     METRIC_COLUMNS,
     MISSING,
@@ -144,6 +145,7 @@ def collect(plan: StudyPlan, store: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     by_run = {record.run: record for record in records if record is not None}
     rows, owner = _long(runs, Store(store), by_run, plan.metrics)
     rows[REPORTED] = _reported(rows, owner)
+    runs["traffic"] = _measured_traffic(rows, runs)
     if plan.scored == "best":
         rows[SCORED] = best_rounds(rows, plan.metric)
     if (attacks := _attacks(rows, by_run)).any():
@@ -156,6 +158,26 @@ def collect(plan: StudyPlan, store: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     runs["selected"] = _selected(rows, runs, candidates, plan.metric)
     about = runs[[*POINT_COLUMNS, *hyper]].iloc[owner].reset_index(drop=True)
     return pd.concat([rows, about], axis=1), runs
+
+
+def _measured_traffic(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.Series:
+    """Return the traffic of each run; with devices it is what the clock has counted.
+
+    Bytes to clients whose work is lost, and of questions, are in it. As the traffic of other runs,
+    it is that of a participant, in JSON: ``[rounds, down, up]`` of stretches of equal rounds.
+    """
+    traffic = runs["traffic"].copy()
+    clock = rows[(rows["split"] == CLOCK) & rows["metric"].isin(["bytes_down", "bytes_up"])]
+    for run, own in clock.groupby("run"):
+        sent = own.drop_duplicates(["round", "metric"]).pivot(
+            index="round", columns="metric", values="value"
+        )
+        places = runs.index[(runs["run"] == run) & runs["participants"].notna()]
+        for place in places:
+            by_participant = sent.sort_index() / float(runs.loc[place, "participants"])
+            pairs = by_participant[["bytes_down", "bytes_up"]].to_numpy().tolist()
+            traffic[place] = json.dumps([[1, *pair] for pair in pairs])
+    return traffic
 
 
 def _reported(rows: pd.DataFrame, owner: np.ndarray) -> pd.Series:

@@ -75,7 +75,7 @@ def measure(simulation: Trainable, state: State, completed: int | None = None) -
     )
     return Costs(
         clients=len(simulation.client_data.participants),
-        participants=len(simulation.round_schedule(1).clients),
+        participants=simulation.usual_participants,
         traffic=[[len(list(group)), *sizes] for sizes, group in stretches],
         bytes_down=down,
         bytes_up=up,

@@ -25,7 +25,7 @@ def planned(root: Path, entry: dict[str, Any], method: str = "fedavg") -> list[A
     [
         ("fedavg", {"asynchronous": FEDBUFF}, ["entry", "asynchronous", "devices"]),
         ("fedavg", {"deadline": 3.0}, ["deadline", "devices"]),
-        ("fedavg", {"over_selection": 1.5}, ["over_selection", "devices"]),
+        ("fedavg", {"over_selection": 1.5, "participation": 0.5}, ["over_selection", "devices"]),
         (
             "fedavg",
             {"devices": "equal", "stragglers": 0.5, "local_steps": 2},
