@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fl.base.errors import optional_package
+from fl.base.errors import FedloomError, optional_package
 from fl.notebook.display import short_traceback
 from fl.notebook.run import settings_of
 from fl.store.store import Store
@@ -42,6 +42,9 @@ def watch(study: str | None = None, config: str | Path | None = None) -> None:
     names = [study] if study else []
     seen = Watch(Path(settings.results), Store(Path(settings.store)), names)
     shown = display(HTML(""), display_id=True)
+    if shown is None:
+        problem = "fl.watch: shows its page in a notebook, and this is none"
+        raise FedloomError(problem, advice="fedloom watch, in a terminal")
     with contextlib.suppress(KeyboardInterrupt):
         for page in pages(seen, lambda: SIZE, folder if is_config else None):
             shown.update(HTML(as_html(page)))

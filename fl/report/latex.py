@@ -238,16 +238,20 @@ def _column(table: Table, i: int) -> Iterator[str]:
 
 
 def _pages(rows: Sequence[Row], broad: set[int]) -> Iterator[tuple[Row, ...]]:
-    """Yield the rows of each table: at most `LINES` lines, and no heading at the end."""
+    """Yield the rows of each table: at most `LINES` lines, each group below its heading."""
     page: list[Row] = []
-    lines = 0
+    lines, heading = 0, list[Row]()
     for row in rows:
+        if row.kind == "heading":
+            heading = [row]
         texts = [row.head, *(cell.full_text for cell in row.cells)]
         height = max([1, *(math.ceil(len(texts[i]) / BROAD) for i in broad if i < len(texts))])
         if page and lines + height > LINES:
-            heading_lines = [page.pop()] if page[-1].kind == "heading" else []
+            if page[-1].kind == "heading":
+                page.pop()
             yield tuple(page)
-            page, lines = heading_lines, len(heading_lines)
+            page = [] if row.kind == "heading" else [*heading]
+            lines = len(page)
         page.append(row)
         lines += height
     yield tuple(page)
