@@ -99,6 +99,8 @@ def _settled(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
     assert name == "name", rest
     entry = registry.find(kind, values["name"], WHERE)
     keys = {key: value for key, value in values.items() if key != "name"}
+    for key in {"path", "capacity"} & keys.keys() if kind == "devices" else ():
+        keys[key] = str(Path(__file__).parent / "devices" / keys[key])
     return {"name": entry.name, **entry.parse(keys, WHERE)}
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -320,14 +319,12 @@ AGGREGATIONS: dict[str, list[World]] = {
 
 UNEQUAL: World = {"name": "log-normal", "speed": 1e6, "speed_sigma": 1.0, "failure": 0.1}
 """Devices of which computing takes as long as sending."""
-FILES = Path(__file__).parent / "devices"
-"""Devices from files."""
 DEVICES: dict[str, list[World]] = {
     "classes": [{"shares": [0.5, 0.5], "speeds": [1e6, 1e5], "present": 0.5}],
     "equal": [{"failure": 0.3}],
-    "fedscale": [{"capacity": str(FILES / "capacity.json"), "sample_operations": 4e3}],
+    "fedscale": [{"capacity": "capacity.json", "sample_operations": 4e3}],
     "log-normal": [{"speed": 1e6, "failure": 0.1}],
-    "table": [{"path": str(FILES / "table.csv"), "period": 0.05}],
+    "table": [{"path": "table.csv", "period": 0.05}],
     "zipf": [{"speed": 1e6, "present": 0.3}],
 }
 SELECTIONS: dict[str, list[World]] = {
