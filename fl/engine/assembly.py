@@ -27,7 +27,6 @@ from fl.data import partition_table
 from fl.data.dataset import Modality, input_names
 from fl.data.normalisation import fill_gaps, measure_normalisation, rank_words
 from fl.engine.client_data import TEST_OWN, ClientData
-from fl.engine.participation_setup import with_participation
 from fl.engine.run_setup import MethodComponents, RunSetup
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
 from fl.engine.simulation import Simulation, Trainable
@@ -207,7 +206,26 @@ def assemble(
     run = assembly.simulation(lambda: assembly.module(shape), arrays, data)
     count = spec.get("train_on")
     run = train_on_subset(run, count) if isinstance(count, int) else run
-    return with_participation(run, components.method)
+    return complete(run, components.method)
+
+
+def complete(run: Simulation, components: MethodComponents) -> Simulation:
+    """Return a run with the devices, selection and asynchronous server that its study adds.
+
+    Args:
+        run: The run, with all samples on which it trains.
+        components: Its method, and what the study adds to it.
+
+    Raises:
+        FedloomError: If they do not fit to each other or to the method.
+    """
+    training, keys = run.training, {"devices", "selection", "asynchronous"}
+    is_timed = training.over_selection > 1 or training.deadline is not None
+    if not (is_timed or components.added_keys & keys):
+        return run
+    from fl.engine.participation_setup import attach_participation  # Few runs have any.
+
+    return attach_participation(run, components)
 
 
 def sibling(run: Trainable, components: MethodComponents, seed: int) -> Trainable:
@@ -219,7 +237,7 @@ def sibling(run: Trainable, components: MethodComponents, seed: int) -> Trainabl
         seed: Seed of the other one.
     """
     if isinstance(run, Simulation):
-        return with_participation(Simulation.of(components, run, seed), components)
+        return complete(Simulation.of(components, run, seed), components)
     from fl.engine.modality_simulation import ModalitySimulation
 
     assert isinstance(run, ModalitySimulation)

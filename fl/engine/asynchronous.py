@@ -307,7 +307,7 @@ class ArrivingRounds:
         def rebase(state: State, uploads: Tree, weights: Tensor) -> tuple[State, Tree]:
             return self._rebase(state, sent, uploads, weights, staleness, schedule.clients)
 
-        return replace(schedule, times=times, arrivals=Arrivals(sent, rebase, update.versions))
+        return replace(schedule, times=times, arrivals=Arrivals(sent, rebase))
 
     def _rebase(
         self,

@@ -14,7 +14,7 @@ from fl.engine.run_setup import MethodComponents
 from fl.engine.simulation import Participation, Simulation
 
 
-def with_participation(simulation: Simulation, components: MethodComponents) -> Simulation:
+def attach_participation(simulation: Simulation, components: MethodComponents) -> Simulation:
     """Return a run with the devices, the selection and the asynchronous server of its study.
 
     Args:

@@ -210,12 +210,10 @@ class Arrivals:
         sent: What each participant was sent, stacked, [m, ...].
         rebase: Function from the state, the stacked uploads and their weights to the state and the
             uploads as they would be if all had been sent the newest version.
-        versions: Versions that each participant was sent, int64 [m].
     """
 
     sent: Tree
     rebase: Callable[[State, Tree, Tensor], tuple[State, Tree]]
-    versions: np.ndarray
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,8 @@ def clock_rows(facts: Facts) -> pd.DataFrame:
         A row for each run and round, with the columns of `KEY` and ``run``. ``seconds`` are those
         until the end of the round, ``bytes`` those of all clients until then, down and up.
     """
-    # What a stored model took before is not known to the clock of a run that starts from it.
-    first = facts.runs[facts.runs["rounds_before"] == 0]
-    rows = summaries.complete_rows(facts.rows[facts.rows["split"] == CLOCK], first)
+    rows = facts.rows[facts.rows["split"] == CLOCK]
+    rows = summaries.complete_rows(rows, _first_runs(facts))
     keys = [*KEY, "run", "round"]
     wide = rows.pivot_table("value", keys, "metric", observed=True).reset_index()
     wide = wide.reindex(columns=[*wide.columns, *({"idle"} - {*wide.columns})])
@@ -45,13 +44,15 @@ def clock_rows(facts: Facts) -> pd.DataFrame:
 
 
 def timed_curves(facts: Facts) -> pd.DataFrame:
-    """Return the value of each run after each evaluated round, with its seconds and bytes."""
-    clock = clock_rows(facts)
-    if clock.empty:
-        return clock
-    lines = summaries.run_curves(facts.rows, facts.runs, facts.metric)
-    lines = lines.drop(columns=["seconds", "bytes"])
-    return lines.merge(clock[["run", "round", "seconds", "bytes"]], on=["run", "round"])
+    """Return the value of each run after each evaluated round, with simulated seconds and bytes."""
+    lines = summaries.run_curves(facts.rows, _first_runs(facts), facts.metric)
+    lines = lines.dropna(subset="simulated_seconds")
+    return lines.assign(seconds=lines["simulated_seconds"])
+
+
+def _first_runs(facts: Facts) -> pd.DataFrame:
+    """Return the runs that start from no stored model, whose time would not be counted."""
+    return facts.runs[facts.runs["rounds_before"] == 0]
 
 
 def clock_table(facts: Facts) -> Table | None:

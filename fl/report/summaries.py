@@ -333,25 +333,37 @@ def curves(rows: pd.DataFrame, runs: pd.DataFrame, split: str = "test") -> pd.Da
     participants received and sent, and with devices those of other clients, too. They are NaN if a
     run's record lacks them. ``simulated_seconds`` are NaN without devices.
     """
-    clock = rows[(rows["split"] == CLOCK) & (rows["metric"] == "seconds")]
-    simulated = clock.drop_duplicates(["run", "round"]).set_index(["run", "round"])["value"]
-    rows = rows.join(simulated.rename("simulated_seconds"), on=["run", "round"])
-    rows = _with_totals(rows[(rows["split"] == split) & rows[REPORTED]], runs)
+    chosen = _with_simulated_seconds(rows, rows[(rows["split"] == split) & rows[REPORTED]])
+    rows = _with_totals(chosen, runs)
     titles = runs[["method", "title"]].drop_duplicates("method")
     order = [*KEY, "seed", "metric", "round", "client"]
     rows = rows.merge(titles, on="method").sort_values(order, kind="stable", ignore_index=True)
     return rows[CURVE_COLUMNS]
 
 
+def _with_simulated_seconds(rows: pd.DataFrame, chosen: pd.DataFrame) -> pd.DataFrame:
+    """Add ``simulated_seconds`` until the end of each row's round; NaN without devices.
+
+    Args:
+        rows: Table of values, with the rows of the clock.
+        chosen: Those to which the column is added, with ``run`` and ``round``.
+    """
+    clock = rows[(rows["split"] == CLOCK) & (rows["metric"] == "seconds")]
+    seconds = clock.drop_duplicates(["run", "round"]).set_index(["run", "round"])["value"]
+    return chosen.join(seconds.rename("simulated_seconds"), on=["run", "round"])
+
+
 def run_curves(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return the value, the seconds and the bytes of every run after every evaluated round.
 
-    ``value`` is the uniform test mean over clients in the reported stage; ``seconds`` and
-    ``bytes`` are sums from the beginning.
+    ``value`` is the uniform test mean over clients in the reported stage; ``seconds``, ``bytes``
+    and ``simulated_seconds`` are sums from the beginning.
     """
+    all_rows = rows
     rows = rows[(rows["metric"] == metric) & (rows["split"] == "test") & rows[REPORTED]]
     keys = [*KEY, "run", "round"]
     averages = rows.groupby(keys, sort=False)["value"].mean().reset_index()
+    averages = _with_simulated_seconds(all_rows, averages)
     return _with_totals(averages, runs).sort_values("round", kind="stable", ignore_index=True)
 
 

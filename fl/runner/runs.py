@@ -32,9 +32,8 @@ from fl.base import plugins
 from fl.base.errors import DataError, FedloomError
 from fl.base.schema import PERSONAL
 from fl.base.units import first_of
+from fl.engine.assembly import complete, train_on_images
 from fl.engine.assembly import sibling as sibling_run
-from fl.engine.assembly import train_on_images
-from fl.engine.participation_setup import with_participation
 from fl.engine.simulate import Round
 from fl.engine.simulation import Simulation, Trainable
 from fl.plan.bundle import Bundle, Run
@@ -317,7 +316,7 @@ def make_simulation(
     if isinstance(source, str) and isinstance(simulation, Simulation):
         components = RunSpec(spec).method_components
         images = _read_images(store, source)
-        return with_participation(train_on_images(simulation, images), components)
+        return complete(train_on_images(simulation, images), components)
     return simulation
 
 
