@@ -18,6 +18,9 @@ from fl.api.training import Training
 from fl.api.trees import Tree
 from fl.base.errors import FedloomError
 
+LOSS_BYTES = 4
+"""Bytes of a loss that a client sends to the server, for a selection."""
+
 
 @dataclass(frozen=True)
 class Presence:

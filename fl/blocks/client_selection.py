@@ -10,9 +10,6 @@ import torch
 from fl.api.participation import Outcome
 from fl.api.trees import Tree
 
-LOSS_BYTES = 4
-"""Bytes of the training loss that a participant sends beside its upload."""
-
 LAST = 1e-300
 """A weight with which a client comes after all others."""
 

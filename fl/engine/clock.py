@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fl.api import trees
-from fl.api.participation import DeviceTable
+from fl.api.participation import LOSS_BYTES, DeviceTable
 from fl.base.schema import GLOBAL
 from fl.engine.operations import (
     OperationCounter,
@@ -21,9 +21,6 @@ from fl.engine.operations import (
 )
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
-
-LOSS_BYTES = 4
-"""Bytes of a loss that a client sends when it is asked for one."""
 
 
 @dataclass(frozen=True, eq=False)

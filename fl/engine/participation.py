@@ -19,12 +19,12 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import Method
-from fl.api.participation import DeviceTable, Offer, Outcome, Selection
+from fl.api.participation import LOSS_BYTES, DeviceTable, Offer, Outcome, Selection
 from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL
-from fl.engine.clock import LOSS_BYTES, Clock
+from fl.engine.clock import Clock
 from fl.engine.evaluate import Portion, ViewOutputs, score_portions
 from fl.engine.simulation import Simulation
 from fl.engine.state import RoundSchedule, RoundTimes, State

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -193,6 +193,8 @@ def check_entry(entry: MethodEntry, scenarios: Mapping[str, Scenario]) -> None:
             location = entry.location / entry_key(key) / spec["name"]
             with problems.collected():
                 scenario.check(registry.find(ADDED_KINDS[key], spec["name"], location), location)
+    with problems.collected():
+        _check_one_world(entry)
     for point in entry.points:
         with problems.collected():
             _check_devices(entry, point, scenario)
@@ -201,6 +203,18 @@ def check_entry(entry: MethodEntry, scenarios: Mapping[str, Scenario]) -> None:
             with problems.collected():
                 _check_participants(entry, point, scenario)
     problems.raise_all()
+
+
+def _check_one_world(entry: MethodEntry) -> None:
+    """Raise `ConfigError` for a grid of devices, of which validation data would choose a point."""
+    devices = [point.added_components["devices"] for point in entry.points]
+    [first] = devices[0] if devices and devices[0] else [{}]
+    for key in first:
+        values = [*dict.fromkeys(str(point_devices[0][key]) for point_devices in devices)]
+        if len(values) > 1:
+            problem = f"is {' and '.join(values)}, but a grid does not choose what clients have"
+            location = entry.layers.location_of("devices") / first["name"] / key
+            raise ConfigError(location, problem, "one value", "an entry for each value")
 
 
 def _check_devices(entry: MethodEntry, point: Point, scenario: Scenario) -> None:
@@ -279,15 +293,11 @@ def _check_participants(entry: MethodEntry, point: Point, scenario: Scenario) ->
 
     An aggregation may need several, and so does noise behind a clip that counts clients.
     """
-    devices = {json.dumps(point.added_components["devices"]) for point in entry.points}
-    if len(devices) > 1:
-        problem = "has a grid, of which validation data would choose a point"
-        raise ConfigError(entry.location / "devices", problem, advice="an entry for each value")
     added = [entry_key(key) for key, specs in point.added_components.items() if specs]
     with _located(entry.location):
         check_participation(added, Training(**point.training))
     for spec in point.added_components["asynchronous"]:
-        if spec.get("size", 1) > spec["concurrency"]:
+        if spec.get("size", 1) > spec.get("concurrency", math.inf):
             problem = f"is {spec['size']}, but {spec['concurrency']} clients train at once"
             location = entry.location / "asynchronous" / spec["name"] / "size"
             advice = "set a larger concurrency"

@@ -48,6 +48,11 @@ def planned(root: Path, entry: dict[str, Any], method: str = "fedavg") -> list[A
         ),
         ("scaffold", {"devices": "equal", "asynchronous": FEDBUFF}, ["SCAFFOLD", "weights"]),
         ("fedavg", {"devices": "unequal"}, ["devices.unequal", "equal"]),
+        (
+            "fedavg",
+            {"devices": {"log-normal": {"speed_sigma": [0.5, 1.5]}}},
+            ["devices.log-normal.speed_sigma", "0.5 and 1.5"],
+        ),
         ("fedrep", {"selection": "loss-proportional"}, ["selection", "FedRep", "last"]),
         ("fedavg", {"selection": {"fedcs": {"deadline": 9.0}}}, ["entry", "selection", "devices"]),
         (

@@ -43,7 +43,8 @@ from fl.api import (
     Share,
     Tree,
 )
-from fl.blocks.client_selection import LOSS_BYTES, draw, unknown_losses, with_losses
+from fl.api.participation import LOSS_BYTES
+from fl.blocks.client_selection import draw, unknown_losses, with_losses
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fl.api import ALL_TASKS, BuildContext, Count, FedloomError, Offer, Selection, Training, Tree
-from fl.blocks.client_selection import LOSS_BYTES, draw, unknown_losses, with_losses
+from fl.api.participation import LOSS_BYTES
+from fl.blocks.client_selection import draw, unknown_losses, with_losses
 
 
 @dataclass(frozen=True)
