@@ -80,6 +80,9 @@ class _Call:
     head_inputs: list[Tensor] = field(default_factory=list)
 
 
+LINEAR_NETWORK = {nn.Linear, nn.ReLU, nn.Softmax, nn.Flatten, nn.Identity}
+"""Layers of which a stack of any size gives each client the same bits."""
+
 CONSTRUCTION_SEED = 0
 """Seed under which modules are built whose own weights are not used, apart from frozen ones."""
 
@@ -301,6 +304,14 @@ class Network:
         self._watched, self._surrounded = set(), set()
         self._watch(watched)
         self.surround(surrounded)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether it is linear layers one after another, with ReLU or softmax between them."""
+        layers = self._module.children()
+        return isinstance(self._module, nn.Sequential) and all(
+            type(layer) in LINEAR_NETWORK for layer in layers
+        )
 
     def layers(self, *classes: type[nn.Module]) -> list[str]:
         """Return the names of the layers of these classes, in the module's order."""

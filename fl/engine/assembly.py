@@ -5,7 +5,7 @@ With the option ``train_on``, clients train on some of their samples, or on virt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from fl.base.specs import Spec
 from fl.data import partition_table
 from fl.data.dataset import Modality, input_names
 from fl.data.normalisation import fill_gaps, measure_normalisation, rank_words
+from fl.engine import sample_arrays
 from fl.engine.client_data import TEST_OWN, ClientData
 from fl.engine.run_setup import MethodComponents, RunSetup
 from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modality
@@ -243,6 +244,35 @@ def sibling(run: Trainable, components: MethodComponents, seed: int) -> Trainabl
     assert isinstance(run, ModalitySimulation)
     by_modality = tuple(Simulation.of(components, own, seed) for own in run.by_modality)
     return ModalitySimulation.of(components, run.joint, seed, run.modality, by_modality)
+
+
+def join_draws(runs: Mapping[str, Trainable]) -> dict[str, Trainable]:
+    """Return runs that differ in seed and draw with common samples, as far as one stack can be.
+
+    Args:
+        runs: The runs.
+    """
+    forms: dict[str, tuple[int, ...]] = {}
+    for key, run in runs.items():
+        if isinstance(run, Simulation):
+            data = run.client_data
+            forms[key] = data.clients, len(data.absent_clients), run.classes
+    joined = dict(runs)
+    for form in {*forms.values()}:
+        alike = {key: run for key, run in runs.items() if forms.get(key) == form}
+        draws = {
+            id(run.arrays): run.arrays for run in alike.values() if isinstance(run, Simulation)
+        }
+        parts = dict(zip(draws, sample_arrays.join_draws([*draws.values()]), strict=True))
+        for key, run in alike.items():
+            assert isinstance(run, Simulation)
+            joined[key] = replace(run, arrays=parts[id(run.arrays)])
+    return joined
+
+
+def stack_of(run: Trainable) -> int:
+    """Return a number that runs share which may be in one stack."""
+    return id(run.arrays.whole) if isinstance(run, Simulation) else 0
 
 
 def _assemble_modalities(assembly: Assembly, modality: np.ndarray) -> ModalitySimulation:

@@ -59,6 +59,13 @@ class Schedule:
             class_weights=None if self.class_weights is None else self.class_weights[rows],
         )
 
+    def shift(self, begin: int) -> Schedule:
+        """Return the schedule with other sample numbers: ``begin`` is that of sample 0."""
+        if not begin:
+            return self
+        refresh_index = tuple(index + begin for index in self.refresh_index)
+        return replace(self, index=self.index + begin, refresh_index=refresh_index)
+
     def begin(self, steps: int, refreshes: Sequence[Refresh]) -> Schedule:
         """Return the first steps of every client.
 

@@ -95,7 +95,7 @@ def run_rounds(
     backend: str,
     division: Division = UNDIVIDED,
 ) -> list[tuple[State, Tensor]]:
-    """Run one round of several runs that differ only in their seed, over the same samples.
+    """Run one round of several runs that differ only in their seed and their draw.
 
     Args:
         methods: The method of each run.

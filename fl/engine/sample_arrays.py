@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import cached_property, partial
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -61,6 +63,7 @@ class Arrays:
         by_input: Arrays by name of the input, if samples have several inputs; else empty.
         label_mean: Mean of targets, which is subtracted; 0 if they stay as they are.
         label_sd: Deviation of targets, by which they are divided; 1 if they stay as they are.
+        begin: Number of the first of these samples in ``whole``.
     """
 
     def __init__(
@@ -75,6 +78,8 @@ class Arrays:
         label_normalisation: Normalisation | None = None,
     ) -> None:
         self.device, self.dtype = torch.device(device), dtype
+        self._whole: Arrays | None = None
+        self.begin = 0
         self._affine: tuple[Tensor, Tensor] | None = None
         self.normalisation = normalisation
         self.by_input: dict[str, Arrays] = {}
@@ -123,6 +128,11 @@ class Arrays:
     def size(self) -> int:
         """Number of samples."""
         return len(self._source)
+
+    @property
+    def whole(self) -> Arrays:
+        """The samples of several draws, of which these are some, see `join_draws`; else these."""
+        return self._whole or self
 
     @property
     def random(self) -> bool:
@@ -223,6 +233,46 @@ def affine(
         (t.reshape(-1, *[1] * inner_dims) if t.dim() else t).to(device, dtype)
         for t in (scale / sd, -mean / sd)
     )  # type: ignore[return-value]
+
+
+def join_draws(draws: Sequence[Arrays]) -> list[Arrays]:
+    """Return the samples of draws as parts of one whole, so that one stack trains on all of them.
+
+    Draws that need no join, as they have the same samples, share these.
+
+    Args:
+        draws: The samples of each draw.
+
+    Returns:
+        The same samples, with a common `Arrays.whole`; as they are if they cannot be joined:
+        samples that differ in form, that are augmented, or that take too much memory together.
+    """
+    first, *others = draws
+    if not others or any(_form(arrays) != _form(first) for arrays in draws):
+        return list(draws)
+    x, y = ([getattr(arrays, name) for arrays in draws] for name in ("_x", "_y"))
+    are_equal = all(torch.equal(x[0], other) for other in x[1:])
+    are_equal &= all(torch.equal(y[0], other) for other in y[1:])
+    if not are_equal and sum(tensor.nbytes for tensor in x) > MAX_CPU_BYTES:
+        return list(draws)
+    sizes = [0] * len(draws) if are_equal else [len(tensor) for tensor in x]
+    whole = copy(first)
+    whole._x, whole._y = (x[0], y[0]) if are_equal else (torch.cat(x), torch.cat(y))
+    parts = [copy(arrays) for arrays in draws]
+    for part, size, end in zip(parts, sizes, accumulate(sizes), strict=True):
+        part._whole, part.begin = whole, end - size
+        rows = slice(part.begin, end) if size else slice(None)
+        part._x, part._y = whole._x[rows], whole._y[rows]
+    return parts
+
+
+def _form(arrays: Arrays) -> tuple[Any, ...]:
+    """Return what the samples of draws must have in common to be joined."""
+    if type(arrays) is not Arrays or arrays._x is None or arrays._augment is not None:
+        return (id(arrays),)
+    affine_values = [value.tolist() for value in arrays._affine or ()]
+    x, y = arrays._x, arrays._y
+    return x.dtype, x.shape[1:], y.dtype, y.shape[1:], arrays.dtype, str(x.device), affine_values
 
 
 class SeveralArrays(Arrays):

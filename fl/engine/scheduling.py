@@ -71,7 +71,7 @@ class Scheduler:
         return RoundSchedule(
             round_,
             phases,
-            self.setup.arrays,
+            self.setup.arrays.whole,
             self.setup.training,
             steps_by_participant=self._steps_by_participant,
         )
@@ -101,7 +101,7 @@ class Scheduler:
         """Return the participants of a phase; every pass draws its own batches."""
         if phase.all_clients:
             clients, work = self.setup.client_data.participants, ()
-        schedules = [
+        schedules = (
             self._schedule(
                 pass_,
                 clients,
@@ -110,8 +110,10 @@ class Scheduler:
                 f"batches{f' of pass {number}' if number else ''}{suffix}",
             )
             for number, pass_ in enumerate(phase.passes)
-        ]
-        return PhaseSchedule(torch.from_numpy(clients), self.sizes(clients), tuple(schedules))
+        )
+        begin = self.setup.arrays.begin
+        in_whole = tuple(schedule and schedule.shift(begin) for schedule in schedules)
+        return PhaseSchedule(torch.from_numpy(clients), self.sizes(clients), in_whole)
 
     @cached_property
     def _steps_by_participant(self) -> np.ndarray:

@@ -88,8 +88,8 @@ def lockstep(
 ) -> Iterator[dict[Key, Round]]:
     """Yield the remaining rounds of several runs that are trained together.
 
-    The runs differ only in their seed. A run that diverges or stops early is left out after that
-    round; the iteration ends when no run is left.
+    The runs differ only in their seed and their draw. A run that diverges or stops early is left
+    out after that round; the iteration ends when no run is left.
 
     Args:
         simulations: The runs.

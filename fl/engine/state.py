@@ -224,7 +224,7 @@ class RoundSchedule:
         round: Number of the round.
         phases: By phase, in the order of `Method.phases`; None for a phase that the round leaves
             out. The last one has the round's participants.
-        arrays: The samples.
+        arrays: The samples, of which those of several draws are one whole (`Arrays.whole`).
         training: Settings of training.
         steps_by_participant: Local steps in a round of every possible participant by its settings,
             int64; None if unknown.

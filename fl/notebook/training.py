@@ -74,8 +74,9 @@ def train(
         check_writable(store.root)
         _check_processes([bundles[name] for name in missing])
     rounds = {
-        name: sum(member.spec["training"]["rounds"] for member in members)
-        for name, members in missing.items()
+        member.run: member.spec["training"]["rounds"]
+        for members in missing.values()
+        for member in members
     }
     failed: list[Failure] = []
     bar = ProgressBar(sum(rounds.values()), progress and bool(missing))
@@ -89,10 +90,9 @@ def train(
                 warn(note)
         with restored_settings():
             for bundle in training_order(incomplete, store):
-                trained = {member.run for member in missing[bundle.bundle]} if keep_weights else ()
                 members = [
                     replace(member, keep=[*{*member.keep, WEIGHTS}])
-                    if member.run in trained
+                    if keep_weights and member.run in rounds
                     else member
                     for member in bundle.runs
                 ]
@@ -100,7 +100,7 @@ def train(
                 failed += worker.call(
                     bundle.arithmetic, _train_bundle, with_weights, store, bar=bar
                 )
-                bar.add_rounds(rounds[bundle.bundle])
+                bar.add_rounds(sum(rounds.get(member.run, 0) for member in bundle.runs))
         for study in plan.studies.values():
             if study.analyses:
                 worker.call(PORTABLE, _write_analyses, study, plan.settings, bar=bar)

@@ -7,7 +7,7 @@ and in the bundle that a job reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fl.base.errors import ConfigError, DataError, Location, unknown_name
 from fl.base.files import parse_json
 from fl.base.folders import Folders
 from fl.base.specs import Spec
+from fl.base.units import quantity
 from fl.plan.config import Execution
 from fl.store.run_record import OPTIONAL_FILES
 from fl.store.store import Store
@@ -44,6 +45,8 @@ class Run:
             was not tried.
         state_bytes: Bytes of its state after a round, about; 0 if it was not tried, or if only the
             data can tell how many clients there are.
+        is_linear: Whether its network is linear layers (`fl.api.network.Network.is_linear`); False
+            if that was not tried.
         bundle: Id of the bundle that trains it.
         method: Label of its method entry.
         title: Name of the entry in print.
@@ -66,6 +69,7 @@ class Run:
     point_id: str = ""
     unstackable: str = ""
     state_bytes: int = 0
+    is_linear: bool = False
     bundle: str = ""
     method: str = ""
     title: str = ""
@@ -78,7 +82,7 @@ class Run:
 
     @property
     def seed(self) -> int:
-        """The seed of training; the runs of a bundle differ in nothing else."""
+        """The seed of training."""
         return int(self.spec["seed"])
 
     @property
@@ -101,6 +105,8 @@ class Run:
 @dataclass(frozen=True)
 class Bundle:
     """Runs that differ only in their seed, and what is needed to train them.
+
+    Of several draws, `join` makes one bundle, which has data set and partition of the first.
 
     Attributes:
         bundle: The bundle's id.
@@ -159,6 +165,29 @@ class Bundle:
         return arithmetic.of_spec(self.runs[0].spec)
 
     @property
+    def stack_key(self) -> str:
+        """Key of bundles that `join` can join, as they differ only in their draw; else the id.
+
+        A stack of any size gives portable runs of linear layers the same bits, so that a run may be
+        trained with those that the store lacks as well.
+        """
+        run, execution = self.runs[0], self.execution
+        is_stacked = execution.backend in ("auto", "stacked") and not run.unstackable
+        has_same_bits = run.is_linear and self.arithmetic == arithmetic.PORTABLE
+        if not (is_stacked and has_same_bits) or execution.processes > 1:
+            return self.bundle
+        code = {
+            key: value for key, value in run.code.items() if key not in ("dataset", "partition")
+        }
+        spec: dict[str, Any] = {
+            key: value for key, value in run.spec.items() if key not in ("seed", "start")
+        }
+        for key in ("dataset", "partition"):
+            spec[key] = {name: value for name, value in spec[key].items() if name != "seed"}
+        # The entry's label and point say what the run begins with.
+        return identity.digest([spec, run.method, run.point, code, asdict(execution)])
+
+    @property
     def folders(self) -> Folders:
         """The folders of data and partitions."""
         return Folders(Path(self.data), Path(self.results), self.sources, self.lock)
@@ -202,6 +231,17 @@ def _check(run: Run, location: Location) -> None:
     fields.parse(Training, training, location / "spec" / "training")
 
 
+def join(bundles: Sequence[Bundle]) -> Bundle:
+    """Return one bundle with the runs of bundles that have one `Bundle.stack_key`."""
+    first, *others = bundles
+    if not others:
+        return first
+    runs = [run for bundle in bundles for run in bundle.runs]
+    title = f"{first.title} and {quantity(len(others), 'more draw')}"
+    after = sorted({start for bundle in bundles for start in bundle.after})
+    return replace(first, title=title, runs=runs, after=after)
+
+
 def missing_runs(bundle: Bundle, store: Store) -> list[Run]:
     """Return the runs of a bundle that the store lacks, or has without an optional file."""
     return [run for run in bundle.runs if not store.has(run.run, run.keep)]
@@ -211,11 +251,25 @@ def training_order(bundles: Sequence[Bundle], store: Store) -> Iterator[Bundle]:
     """Yield the bundles of a job in the order in which to train them.
 
     Each is chosen when it is asked for. Bundles that another process trains come last, so that
-    several who share a store share the work. A bundle comes after those that it waits for.
+    several who share a store share the work. A bundle comes after those that it waits for. Those
+    that differ only in their draw are joined.
     """
     remaining = {bundle.bundle: bundle for bundle in bundles}
+    draws: dict[str, list[Bundle]] = {}
+    for bundle in bundles:
+        draws.setdefault(bundle.stack_key, []).append(bundle)
+
+    def is_ready(bundle: Bundle) -> bool:
+        return bundle.bundle in remaining and not remaining.keys() & {*bundle.after}
+
+    def is_idle(bundle: Bundle) -> bool:
+        return not any(store.holder(run.run) for run in bundle.runs)
+
     while remaining:
-        ready = [bundle for bundle in remaining.values() if not remaining.keys() & {*bundle.after}]
-        ready = ready or list(remaining.values())
-        idle = (bundle for bundle in ready if not any(store.holder(run.run) for run in bundle.runs))
-        yield remaining.pop(next(idle, ready[0]).bundle)
+        ready = list(filter(is_ready, remaining.values())) or list(remaining.values())
+        chosen = next(filter(is_idle, ready), ready[0])
+        others = (bundle for bundle in draws[chosen.stack_key] if bundle is not chosen)
+        stack = [chosen, *(bundle for bundle in others if is_ready(bundle) and is_idle(bundle))]
+        for bundle in stack:
+            del remaining[bundle.bundle]
+        yield join(stack)

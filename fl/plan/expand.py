@@ -447,6 +447,7 @@ class ExpandedScenario:
             point_id=identity.point_id(spec, code, defaults),
             unstackable=tried.unstackable if tried else "",
             state_bytes=0 if clients is None else server + client * clients,
+            is_linear=tried.is_linear if tried else False,
             method=entry.label,
             title=entry.title,
             point={

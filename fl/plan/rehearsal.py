@@ -52,12 +52,14 @@ class Rehearsed:
         has_training_passes: Whether clients make a pass whose length training keys decide.
         state_bytes: Bytes of the server's state, and of a client's; of a server that keeps
             something of each client, those for two clients. Zeros if only training can tell.
+        is_linear: See `fl.api.network.Network`; False where clients differ in modality.
     """
 
     unstackable: str
     traces: frozenset[str] | None
     has_training_passes: bool
     state_bytes: tuple[int, int]
+    is_linear: bool
 
 
 @dataclass(frozen=True)
@@ -338,6 +340,7 @@ class Rehearsal:
                     attempt.traces(),
                     attempt.has_training_passes(),
                     attempt.state_bytes(),
+                    all(network.is_linear for network in self._networks.values()),
                 )
                 recorder.check(spec)
                 if method_components.asynchronous:

@@ -22,6 +22,7 @@ from fl.base.arithmetic import NATIVE
 from fl.base.errors import DataError, FedloomError
 from fl.base.schema import GLOBAL
 from fl.engine import backends, simulate
+from fl.engine.assembly import join_draws, stack_of
 from fl.engine.backends import STACKING_BACKENDS
 from fl.engine.batches import count_steps, set_pass_length
 from fl.engine.simulation import Simulation, Trainable
@@ -157,8 +158,10 @@ def train_bundle(
             for run, member in runs.members.items() if devices else ():
                 with runs.record_failure(*([run] if run in runs.workspaces else [])):
                     check_code(member)
-                    sibling = next(iter(by_run.values()), None)
+                    of_draw = (by_run[other] for other in by_run if runs.have_same_data(run, other))
+                    sibling = next(of_draw, None)
                     by_run[run] = make_simulation(bundle, member, sibling, store, devices[0])
+            by_run = join_draws(by_run)
             lockstep = partial(team.lockstep, bundle.bundle, devices) if team else simulate.lockstep
             for members, backend, saved in _groups(runs, store, by_run):
                 single = len(members) == 1
@@ -230,9 +233,20 @@ def _groups(runs: Runs, store: Store, by_run: Mapping[str, Trainable]) -> Iterat
             members = [member for member in saved.extra["members"] if member in by_run]
             remaining = [member for member in remaining if member not in members]
             yield from _with_singles(_Group(members, saved.extra["backend"], saved), runs, store)
+    stacks: dict[int, list[str]] = {}
+    for run in remaining:
+        stacks.setdefault(stack_of(by_run[run]), []).append(run)
+    for members in stacks.values():
+        yield from _new_groups(members, runs, store, by_run[members[0]])
+
+
+def _new_groups(
+    remaining: list[str], runs: Runs, store: Store, simulation: Trainable
+) -> Iterator[_Group]:
+    """Yield the groups of runs without a checkpoint that can be one stack."""
     backend = ""
     with runs.record_failure(*remaining):
-        backend = _choose_backend(runs.bundle, by_run[remaining[0]]) if remaining else ""
+        backend = _choose_backend(runs.bundle, simulation)
     for group in _continued(runs, store, remaining, backend) if backend else ():
         remaining = [member for member in remaining if member not in group.members]
         yield from _with_singles(group, runs, store)

@@ -173,7 +173,7 @@ def recompute(
                 f"{run}: begins with the model of {record.start}, which is missing or damaged in "
                 f"{store.root}"
             )
-        members = list(_members(record, store, scratch, code))
+        members = list(_members(record, store, scratch))
 
         def train(members: list[Run], needed: str, stored: RunRecord) -> None:
             failed = train_bundle(_bundle(members, stored, settings, lock, folder), scratch)
@@ -197,9 +197,7 @@ def recompute(
         return Recomputation(run, (record, recomputed), differences, scores, rounding, tables[1])
 
 
-def _members(
-    record: RunRecord, store: Store, scratch: Store, code: Mapping[str, str]
-) -> Iterator[Run]:
+def _members(record: RunRecord, store: Store, scratch: Store) -> Iterator[Run]:
     """Yield the stored runs of a run's stack, each with the model with which it begins."""
     run, stack = record.run, record.execution.stack or []
     for sibling in stack if run in stack else [run]:
@@ -209,7 +207,7 @@ def _members(
             spec = run_spec.with_defaults(sibling_record.spec)
             needs_start = start is not None and not scratch.has(start, (WEIGHTS,))
             if not needs_start or import_export.copy_run(str(start), store, scratch).outcome == NEW:
-                yield Run(sibling, spec, dict(code), RunSpec(spec).default_keys, start)
+                yield Run(sibling, spec, RunSpec(spec).code, RunSpec(spec).default_keys, start)
 
 
 def stored_bundle(run: str, store: Store, settings: Settings, lock: Path) -> Bundle:

@@ -223,8 +223,8 @@ class Runs:
         workspaces: Workspaces of the runs that this process computes, by id.
         logs: Logs of the runs, by id.
         failed: The failed runs.
-        costs: The costs of a finished run, by its number of completed rounds; runs of a bundle with
-            equal numbers have equal costs.
+        costs: The costs of a finished run, by its partition and number of completed rounds; runs
+            of a bundle in which these are equal have equal costs.
     """
 
     def __init__(
@@ -239,12 +239,17 @@ class Runs:
         self.workspaces: dict[str, Workspace] = {}
         self.logs = {run: RunLog(Path(bundle.results), run) for run in self.members}
         self.failed: list[Failure] = []
-        self.costs: dict[int, Costs | UnknownCosts] = {}
+        self.costs: dict[tuple[str, int], Costs | UnknownCosts] = {}
         self._logged_tracebacks: set[str] = set()
 
     def name(self, run: str) -> str:
         """Return a run's name for messages."""
-        return f"{run} ({self.bundle.title}, seed {self.members[run].seed})"
+        draw = f", {self.members[run].draw}" if self.members[run].draw else ""
+        return f"{run} ({self.bundle.title}{draw}, seed {self.members[run].seed})"
+
+    def have_same_data(self, run: str, other: str) -> bool:
+        """Whether two runs have the same data set and partition."""
+        return self.members[run].partition_id == self.members[other].partition_id
 
     @contextlib.contextmanager
     def record_failure(self, *runs: str) -> Iterator[None]:

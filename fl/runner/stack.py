@@ -1,9 +1,9 @@
 """Runs that are trained together: their state, their rounds, their checkpoints and their records.
 
-The runs of a *stack* differ only in their seed. They have one checkpoint, in the workspace of the
-first of them that is not finished. A resumed stack has the same members, so it gives the same bits.
-If the process was killed between finishing two runs, the finished one is trained again with the
-others, for their sake, and its result is dropped.
+The runs of a *stack* differ only in their seed and their draw. They have one checkpoint, in the
+workspace of the first of them that is not finished. A resumed stack has the same members, so it
+gives the same bits. If the process was killed between finishing two runs, the finished one is
+trained again with the others, for their sake, and its result is dropped.
 
 A process that is asked to leave finishes its round first. A process that is killed loses the rounds
 after the last checkpoint: by default at most one round and the work of twenty times as long as a
@@ -383,7 +383,7 @@ def _leave(runs: Runs, stack: Stack) -> NoReturn:
 
 
 def _title(runs: Runs, stack: Stack) -> str:
-    seeds = [str(runs.members[run].seed) for run in stack.members]
+    seeds = dict.fromkeys(str(runs.members[run].seed) for run in stack.members)
     return f"{runs.bundle.title} seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}"
 
 
@@ -418,9 +418,10 @@ def _finish(runs: Runs, run: str, stack: Stack, last: Round) -> None:
     predicted = None
     if PREDICTIONS in member.keep:
         predicted = predictions.final_predictions(simulation, last.state)
-    if stack.round not in runs.costs:
-        runs.costs[stack.round] = measure_or_explain(simulation, last.state, stack.round)
-    record = make_record(member, stack, last, runs.costs[stack.round], runs.bundle)
+    key = member.partition_id, stack.round
+    if key not in runs.costs:
+        runs.costs[key] = measure_or_explain(simulation, last.state, stack.round)
+    record = make_record(member, stack, last, runs.costs[key], runs.bundle)
     state, row_file = None, None
     keeps_state = runs.bundle.execution.keep_state and not last.ends_early
     if keeps_state and not continuation.obstacle(member.spec):

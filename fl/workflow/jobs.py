@@ -9,6 +9,8 @@ On a cluster there are as few jobs as may be. On one machine there are so many t
 busy to the end: as many as run at once where work is short, several for each of these where it is
 long. All of them are of about the same length.
 
+Bundles that differ only in their draw stay together, as one stack trains them in less time.
+
 If a job fails, all jobs that wait for it fail too. So a bundle is put together with those that
 start from it, and where that takes too long it is a job alone.
 """
@@ -20,7 +22,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -224,8 +226,8 @@ def _units(
 ) -> dict[tuple[Group, tuple[str, ...]], list[Unit]]:
     """Return the units that may share jobs, by group and the bundles for which they wait.
 
-    A family is a unit if it fits into a job; otherwise each of its bundles is one, and a bundle for
-    which others wait is a job alone.
+    A family is a unit if it fits into a job; otherwise each of its bundles is one, with its other
+    draws, and one for which others wait is a job alone.
     """
     units: dict[tuple[Group, tuple[str, ...]], list[Unit]] = defaultdict(list)
     for family in families:
@@ -235,10 +237,19 @@ def _units(
             units[group, ()].append(family)
             continue
         starts = {start for name in family for start in bundles[name].after}
-        for name in family:
-            predecessors = ("", name) if name in starts else tuple(bundles[name].after)
-            units[group_of[name], predecessors].append([name])
+        for draws in _draws(family, lambda name: (bundles[name].stack_key, group_of[name])):
+            after = {start for name in draws for start in bundles[name].after}
+            predecessors = ("", *draws) if starts & {*draws} else tuple(sorted(after))
+            units[group_of[draws[0]], predecessors].append(draws)
     return units
+
+
+def _draws(names: Iterable[str], key: Callable[[str], Hashable]) -> list[Unit]:
+    """Group bundles that differ only in their draw, by a key that they then have in common."""
+    units: dict[Hashable, Unit] = {}
+    for name in names:
+        units.setdefault(key(name), []).append(name)
+    return list(units.values())
 
 
 def _length(execution: Execution, work: float, merge: bool | Machine) -> float:
@@ -262,8 +273,12 @@ def _depths(bundles: Mapping[str, Bundle]) -> dict[str, int]:
 
 
 def _families(bundles: Mapping[str, Bundle]) -> list[Unit]:
-    """Group bundles of which one starts from another, or both from a third."""
-    family_of = {name: [name] for name in bundles}
+    """Group bundles of which one starts from another, or both from a third; and their draws."""
+    family_of = {
+        name: draws
+        for draws in _draws(bundles, lambda name: bundles[name].stack_key)
+        for name in draws
+    }
     for name, bundle in bundles.items():
         for start in bundle.after:
             if start in bundles and family_of[start] is not family_of[name]:
