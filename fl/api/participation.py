@@ -146,6 +146,8 @@ class Offer:
         losses: Function that asks clients for the mean loss of the shared model on their training
             samples, float64. What it costs them, in time, bytes and operations, is counted.
         generator: Random numbers for this round.
+        gradients: Function that asks clients for the gradients of these losses by the weights of
+            the shared model, [K, d], on the CPU; counted likewise.
     """
 
     round: int
@@ -155,6 +157,7 @@ class Offer:
     seconds: np.ndarray | None
     losses: Callable[[np.ndarray], np.ndarray]
     generator: np.random.Generator
+    gradients: Callable[[np.ndarray], Tensor]
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,10 @@ def _learn_nothing(memory: Any, outcome: Outcome) -> Tree:
     return dict(memory)
 
 
+def _need_nothing(clients: int, row_bytes: int) -> int:
+    return 0
+
+
 @dataclass(frozen=True)
 class Selection:
     """Selection of the clients of a round, as a component builds it.
@@ -192,14 +199,18 @@ class Selection:
             on the CPU.
         learn: Function from the memory and the outcome of a round to the next memory.
         upload_bytes: Bytes that each participant sends for the selection, beside the method's.
-        asks_losses: Whether it asks clients for losses, so that there must be a shared model.
+        asks_clients: Whether it asks clients for losses or gradients, so that there must be a
+            shared model.
+        needed_bytes: Function from the number of clients and the bytes of the model's weights to
+            the bytes that selecting needs beside the memory, if these can be many.
     """
 
     select: Callable[[Any, Offer], tuple[np.ndarray, Tree]]
     init: Callable[[int], Tree] = _no_memory
     learn: Callable[[Any, Outcome], Tree] = _learn_nothing
     upload_bytes: int = 0
-    asks_losses: bool = False
+    asks_clients: bool = False
+    needed_bytes: Callable[[int, int], int] = _need_nothing
 
 
 def check_selection(

@@ -12,6 +12,7 @@ import torch
 from fl.api import trees
 from fl.api.participation import LOSS_BYTES, DeviceTable
 from fl.base.schema import GLOBAL
+from fl.engine.evaluate import ViewOutputs
 from fl.engine.operations import (
     OperationCounter,
     ShortRound,
@@ -21,6 +22,21 @@ from fl.engine.operations import (
 )
 from fl.engine.simulation import Simulation
 from fl.engine.state import State
+
+
+@dataclass(frozen=True)
+class Question:
+    """What clients need for an answer on the shared model, before a round.
+
+    Attributes:
+        down: Bytes that each receives.
+        up: Bytes that each sends.
+        seconds: Seconds of each, float64 [K].
+    """
+
+    down: float
+    up: float
+    seconds: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,21 +96,22 @@ class Clock:
             )
         return self._seconds[steps]
 
-    def question(self, clients: np.ndarray) -> tuple[float, np.ndarray]:
+    def question(self, clients: np.ndarray, gradients: bool) -> Question:
         """Return what clients need to say how well the shared model does on their samples.
 
         Args:
             clients: Their ids, int64 [K].
-
-        Returns:
-            Bytes of the model that each receives; seconds of each, float64 [K].
+            gradients: Whether they send gradients, and not only losses.
         """
-        down = float(trees.nbytes(self._shared_variables))
+        shared = self._shared_variables
+        down = float(trees.nbytes(shared))
+        up = float(trees.nbytes(shared["params"])) if gradients else LOSS_BYTES
         if self.devices is None:
-            return down, np.zeros(len(clients))
+            return Question(down, up, np.zeros(len(clients)))
         sizes = self.simulation.client_data.sizes("train")
-        seconds = self.devices.seconds(down, LOSS_BYTES, self._sample_operations * sizes)
-        return down, seconds[clients]
+        operations = self._gradient_operations if gradients else self._sample_operations
+        seconds = self.devices.seconds(down, up, operations * sizes)
+        return Question(down, up, seconds[clients])
 
     @cached_property
     def _shared_variables(self) -> trees.Tree:
@@ -108,5 +125,16 @@ class Clock:
         x = arrays.inputs(torch.zeros(1, dtype=torch.int64, device=arrays.device))
         with torch.no_grad(), OperationCounter() as counter:
             self.simulation.network.eval(variables["params"], variables["buffers"], x)
+        operations: int = counter.total
+        return operations
+
+    @cached_property
+    def _gradient_operations(self) -> int:
+        """Floating-point operations of a gradient of the shared model for one sample."""
+        run = self.simulation
+        view, data = run.method.views[GLOBAL], run.client_data
+        models = ViewOutputs(view, False, run, self.state, data, run.task)
+        with OperationCounter() as counter:
+            models.gradient(int(data.participants[0]), np.zeros(1, np.int64))
         operations: int = counter.total
         return operations

@@ -332,6 +332,22 @@ class ViewOutputs:
         else:
             yield from self._personal_values(portions)
 
+    @torch.enable_grad()
+    def gradient(self, client: int, samples: np.ndarray) -> Tensor:
+        """Return the gradient of a client's mean loss by the weights of its model, [d]."""
+        variables, memory = self.model_of(client)
+        weights = trees.apply(lambda leaf: leaf.detach().requires_grad_(), variables["params"])
+        total = torch.cat([leaf.detach().new_zeros(leaf.numel()) for leaf in trees.leaves(weights)])
+        index = torch.from_numpy(samples).to(self._arrays.device)
+        for numbers in index.split(self._task.chunk) if len(samples) else ():
+            batch = self._arrays.batch(numbers, torch.ones_like(numbers))
+            variables = {**variables, "params": weights}
+            outputs = self._predictor.predict(variables, memory, batch["x"])
+            loss = self._task.loss(outputs, batch) * (len(numbers) / len(samples))
+            slopes = torch.autograd.grad(loss, trees.leaves(weights), materialize_grads=True)
+            total += torch.cat([slope.reshape(-1) for slope in slopes])
+        return total
+
     def _personal_values(self, portions: Sequence[Portion]) -> Iterator[tuple[list[int], Tree]]:
         """Yield values of stacked clients, limited by samples in a pass and memory of the stack."""
         client_bytes = trees.nbytes(self._state.server) + self._state.client_states.nbytes

@@ -19,12 +19,12 @@ from torch import Tensor
 
 from fl.api import trees
 from fl.api.method import Method
-from fl.api.participation import LOSS_BYTES, DeviceTable, Offer, Outcome, Selection
+from fl.api.participation import DeviceTable, Offer, Outcome, Selection
 from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.errors import FedloomError
 from fl.base.schema import GLOBAL
-from fl.engine.clock import Clock
+from fl.engine.clock import Clock, Question
 from fl.engine.evaluate import Portion, ViewOutputs, score_portions
 from fl.engine.simulation import Simulation
 from fl.engine.state import RoundSchedule, RoundTimes, State
@@ -80,7 +80,7 @@ class SelectedRounds:
             lost=float(np.minimum(ends, end)[~is_used].sum() - begin * (~is_used).sum()),
             dropped=int((~is_used).sum()),
             bytes_down=down * len(selected) + asked.bytes_down(selected, down),
-            bytes_up=up * int(is_used.sum()) + LOSS_BYTES * len(asked.clients),
+            bytes_up=up * int(is_used.sum()) + asked.bytes_up,
         )
         schedule = scheduler.round_schedule(round_, selected[is_used], ())
         return replace(schedule, times=times, memory=memory)
@@ -121,6 +121,7 @@ class SelectedRounds:
             self.clock.seconds(round_) if self.devices else None,
             asked.losses,
             generator,
+            asked.gradients,
         )
         memory = trees.to(state.participation["memory"], "cpu")
         selected, memory = self.selection.select(memory, offer)
@@ -133,7 +134,7 @@ class SelectedRounds:
 
 
 class _Questions:
-    """Asks clients for their losses, and counts what that takes.
+    """Asks clients for their losses or gradients, and counts what that takes.
 
     Args:
         clock: What a question costs.
@@ -144,21 +145,32 @@ class _Questions:
     def __init__(self, clock: Clock, simulation: Simulation, state: State) -> None:
         self._clock, self._simulation, self._state = clock, simulation, state
         self.clients = np.zeros(0, np.int64)
-        self._bytes = 0.0
+        self._cost = Question(0.0, 0.0, self.clients)
 
     def losses(self, clients: np.ndarray) -> np.ndarray:
         """Return the mean loss of the shared model on each client's training samples."""
         run = self._simulation
-        self.clients = np.union1d(self.clients, clients)
-        self._bytes, _ = self._clock.question(self.clients)
-        data, view = run.client_data, run.method.views[GLOBAL]
-        models = ViewOutputs(view, False, run, self._state, data, run.task)
-        portions = [Portion(int(k), "train", data.samples_of("train", int(k))) for k in clients]
+        models, portions = self._ask(clients, gradients=False)
 
         def mean_losses(values: Tree, sizes: np.ndarray) -> dict[str, np.ndarray]:
             return {"loss": run.task.conclude(values, sizes, run.classes)["loss"]}
 
         return score_portions(models, portions, mean_losses)["loss"]
+
+    def gradients(self, clients: np.ndarray) -> Tensor:
+        """Return the gradient of each of these losses by the model's weights, [K, d]."""
+        models, portions = self._ask(clients, gradients=True)
+        rows = [models.gradient(portion.client, portion.samples) for portion in portions]
+        return torch.stack(rows).cpu()
+
+    def _ask(self, clients: np.ndarray, gradients: bool) -> tuple[ViewOutputs, list[Portion]]:
+        """Count a question; return the model and the samples on which clients answer it."""
+        run = self._simulation
+        self.clients = np.union1d(self.clients, clients)
+        self._cost = self._clock.question(self.clients, gradients)
+        data, view = run.client_data, run.method.views[GLOBAL]
+        models = ViewOutputs(view, False, run, self._state, data, run.task)
+        return models, [Portion(int(k), "train", data.samples_of("train", int(k))) for k in clients]
 
     def seconds_of(self, selected: np.ndarray, seconds: np.ndarray, down: float) -> np.ndarray:
         """Return the time of a round of the selected clients with the questions before it.
@@ -168,19 +180,24 @@ class _Questions:
         devices = self._clock.devices
         if not len(self.clients) or devices is None:
             return seconds
-        own_bytes = np.where(np.isin(selected, self.clients), min(self._bytes, down), 0.0)
-        _, waiting = self._clock.question(self.clients)
-        rest: np.ndarray = waiting.max() + seconds - own_bytes / devices.download[selected]
+        own_bytes = np.where(np.isin(selected, self.clients), min(self._cost.down, down), 0.0)
+        waiting = self._cost.seconds.max()
+        rest: np.ndarray = waiting + seconds - own_bytes / devices.download[selected]
         return rest
 
     def bytes_down(self, selected: np.ndarray, down: float) -> float:
         """Return the bytes that the questions add to what the selected clients receive."""
-        repeated = np.isin(self.clients, selected).sum() * min(self._bytes, down)
-        return float(self._bytes * len(self.clients) - repeated)
+        repeated = np.isin(self.clients, selected).sum() * min(self._cost.down, down)
+        return float(self._cost.down * len(self.clients) - repeated)
+
+    @property
+    def bytes_up(self) -> float:
+        """Bytes of all answers."""
+        return self._cost.up * len(self.clients)
 
 
 def check_questions(selection: Selection, method: Method, title: str) -> None:
-    """Refuse to ask clients for losses of a shared model that there is not.
+    """Refuse to ask clients for losses or gradients of a shared model that there is not.
 
     Args:
         selection: The selection.
@@ -190,9 +207,9 @@ def check_questions(selection: Selection, method: Method, title: str) -> None:
     Raises:
         FedloomError: If there is none.
     """
-    if selection.asks_losses and GLOBAL not in method.views:
-        problem = f"selection: asks for losses of a shared model, but {title} has none"
-        raise FedloomError(problem, advice="losses: last, or another selection")
+    if selection.asks_clients and GLOBAL not in method.views:
+        problem = f"selection: asks how well a shared model does, but {title} has none"
+        raise FedloomError(problem, advice="another selection, or its `losses: last` if it has it")
 
 
 def _wait_for_clients(

@@ -19,6 +19,7 @@ from fl.base.errors import ConfigProblems, Location
 from fl.base.folders import path_of
 from fl.base.hashes import change_stamp
 from fl.base.specs import Spec
+from fl.base.units import size
 from fl.data.dataset import task_of
 from fl.plan import checks, config
 from fl.plan.budgets import budget_notes
@@ -400,9 +401,24 @@ class ExpandedScenario:
         entries = {entry: self.scenarios[entry.label] for entry in self.right_entries}
         checks.check_modalities(entries, self.distinct, self.analyses, self.problems)
         self.rehearsed = rehearse(self.distinct, entries, findings, self.problems)
+        findings.notes.extend(self._memory_notes())
         if not self.problems.errors and len(self.right_entries) == len(self.study.methods):
             with self.problems.collected():
                 check_traces(self.analyses, self.rehearsed.values())
+
+    def _memory_notes(self) -> Iterator[str]:
+        """Yield notes on servers that keep so much of clients that they need most of the memory."""
+        entries = {entry.label: entry for entry in self.right_entries}
+        for (label, _), tried in self.rehearsed.items():
+            clients = self.scenarios[label].partition.clients
+            needed = tried.participation_bytes(clients)[1] if clients else 0
+            memory_mb = entries[label].execution.memory_mb
+            if needed > memory_mb * 2**20 / 2:
+                yield (
+                    f"{label}: what its server keeps of {clients:,} clients needs about "
+                    f"{size(needed)}, and memory_mb is {memory_mb}. Try: `execution: {{memory_mb: "
+                    f"{round(needed / 2**20) + memory_mb}}}`, fewer clients, or a smaller model"
+                )
 
     def run(self, combination: Combination, settings: StudySettings) -> Run:
         """Return the run of a combination in this scenario, with its name.
@@ -438,6 +454,7 @@ class ExpandedScenario:
         tried = self.rehearsed.get(key)
         server, client = tried.state_bytes if tried else (0, 0)
         clients = scenario.partition.clients
+        kept = tried.participation_bytes(clients)[0] if tried and clients else 0
         place = scenario_key(scenario)
         return Run(
             run="",
@@ -446,8 +463,8 @@ class ExpandedScenario:
             defaults=defaults,
             point_id=identity.point_id(spec, code, defaults),
             unstackable=tried.unstackable if tried else "",
-            state_bytes=0 if clients is None else server + client * clients,
             is_linear=tried.is_linear if tried else False,
+            state_bytes=0 if clients is None else server + client * clients + kept,
             method=entry.label,
             title=entry.title,
             point={

@@ -53,6 +53,7 @@ class Rehearsed:
         state_bytes: Bytes of the server's state, and of a client's; of a server that keeps
             something of each client, those for two clients. Zeros if only training can tell.
         is_linear: See `fl.api.network.Network`; False where clients differ in modality.
+        participation_bytes: `Attempt.participation_bytes`.
     """
 
     unstackable: str
@@ -60,6 +61,7 @@ class Rehearsed:
     has_training_passes: bool
     state_bytes: tuple[int, int]
     is_linear: bool
+    participation_bytes: Callable[[int], tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -341,6 +343,7 @@ class Rehearsal:
                     attempt.has_training_passes(),
                     attempt.state_bytes(),
                     all(network.is_linear for network in self._networks.values()),
+                    attempt.participation_bytes,
                 )
                 recorder.check(spec)
                 if method_components.asynchronous:

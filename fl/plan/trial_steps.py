@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -42,6 +42,9 @@ from fl.engine.sample_arrays import Arrays, SeveralArrays, augmentation_by_modal
 from fl.engine.state import PhaseSchedule, RoundSchedule, State, check_server
 from fl.plan.components import Inputs
 from fl.pytorch import torch_internals
+
+if TYPE_CHECKING:
+    from fl.engine.upload_rows import UploadLayout
 
 SUFFICIENT_BATCH = 4
 """Samples in a batch above which more make no difference to whether a step can be taken.
@@ -112,13 +115,17 @@ class Attempt:
 
     def check_asynchronous(self) -> None:
         """Refuse a method whose clients send something else than weights."""
+        self._weights_layout()
+
+    def _weights_layout(self) -> UploadLayout:
         from fl.engine.asynchronous import weights_layout  # Few studies need it.
 
         title = declaration_of(self.method_components.method).title
-        weights_layout(self._method(CPU), self.context, title)
+        with torch.device(CPU):
+            return weights_layout(self._method(CPU), self.context, title)
 
     def check_selection(self) -> None:
-        """Refuse a selection that asks for losses of a shared model that there is not."""
+        """Refuse a selection that asks about a shared model that there is not."""
         from fl.engine.participation import check_questions  # Few studies need it.
 
         title = declaration_of(self.method_components.method).title
@@ -190,6 +197,29 @@ class Attempt:
                 server, client = self._method(device).init(trees.to(self.variables, device))
                 return trees.nbytes(server), trees.nbytes(client)
         return 0, 0
+
+    def participation_bytes(self, clients: int) -> tuple[int, int]:
+        """Return the bytes that selections and asynchronous servers keep, and those they need.
+
+        Args:
+            clients: Number of clients.
+
+        Returns:
+            Bytes of what is kept between rounds; bytes of memory in a round, about. Zeros if only
+            training can tell.
+        """
+        kept = needed = 0
+        with contextlib.suppress(Exception), torch.device(META):
+            for component in self.method_components.selection:
+                selection = component.build(self.context)
+                kept += trees.nbytes(selection.init(clients))
+                needed += selection.needed_bytes(clients, trees.nbytes(self.variables["params"]))
+            for component in self.method_components.asynchronous:
+                server, row = component.build(self.context), self._weights_layout().zeros.to(META)
+                kept += trees.nbytes(server.init(clients, row))
+                kept += (server.concurrency + 1) * row.nbytes  # The versions that are under way.
+                needed += 5 * server.size * row.nbytes  # Uploads, and what is made of them.
+        return kept, 2 * kept + needed
 
     def _error(self, size: int, stacked: bool = False) -> Exception | None:
         """Return the error with batches of a size, for one client or for a stack of two."""

@@ -17,8 +17,10 @@ from fl.api.participation import DeviceTable, Presence
 from fl.base import plugins, registry
 from fl.base.errors import FedloomError, Location
 from fl.base.registry import find
+from fl.base.schema import GLOBAL
 from fl.engine import simulate
 from fl.engine.assembly import sibling
+from fl.engine.evaluate import ViewOutputs
 from fl.engine.run_setup import MethodComponents
 from fl.engine.simulation import Simulation
 from fl.store.checkpoint import load_tree, save_tree
@@ -26,6 +28,7 @@ from fl.store.checkpoint import load_tree, save_tree
 SELECTIONS: dict[str, list[dict[str, Any]]] = {
     "active": [{"left_out": 0.25}],
     "by-size": [{}],
+    "divfl": [{"sample": 0.5}, {"gradients": "last"}],
     "fedcs": [{"deadline": 2.5}],
     "loss-proportional": [{}, {"losses": "last"}],
     "oort": [{"window": 1}],
@@ -157,6 +160,49 @@ def test_only_questions_need_a_shared_model() -> None:
     with pytest.raises(FedloomError, match="selection"):
         with_selection("loss-proportional", {}, "fedrep")
     run(with_selection("loss-proportional", {"losses": "last"}, "fedrep", rounds=2))
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_a_gradient_is_that_of_the_mean_loss(model: str) -> None:
+    """Of a client with more samples than are evaluated together, too."""
+    run_ = world("fedavg", model)
+    state, samples = run_.begin(), run_.client_data.samples_of("train", 2)
+    few = replace(run_.task, chunk=3)
+    view = run_.method.views[GLOBAL]
+    models = [ViewOutputs(view, False, run_, state, run_.client_data, t) for t in (run_.task, few)]
+    whole, in_parts = (models_.gradient(2, samples) for models_ in models)
+    step = torch.cat([leaf.flatten() for leaf in trees.leaves(state.server["params"])])
+    batch = run_.arrays.batch(torch.from_numpy(samples), torch.ones(len(samples)))
+
+    def loss(params: trees.Tree) -> torch.Tensor:
+        outputs = run_.network.eval(params, state.server["buffers"], batch["x"]).outputs
+        return torch.nn.functional.cross_entropy(outputs, batch["y"])
+
+    slopes = torch.func.grad(loss)(state.server["params"])
+    by_hand = torch.cat([leaf.flatten() for leaf in trees.leaves(slopes)])
+    assert whole.shape == step.shape
+    assert distance({"": whole}, {"": by_hand}) < 1e-12
+    assert distance({"": in_parts}, {"": by_hand}) < 1e-12
+
+
+def test_gradients_cost_an_upload_of_each_who_is_asked() -> None:
+    """In round 1 all four clients are asked, and two of them train; then only these two.
+
+    A message takes client k (k + 1) / 2 seconds. All wait 4 seconds for answers.
+    """
+    asked = with_selection("divfl", {})
+    last = with_selection("divfl", {"gradients": "last"})
+    state = last.begin()
+    for run_ in (asked, last):
+        schedule = run_.participation.schedule(run_, 1, run_.begin())
+        assert schedule.times.bytes_up == (4 + 2) * 8 * WEIGHTS
+        assert schedule.times.bytes_down == 4 * 8 * WEIGHTS
+        slowest = (int(schedule.clients.max()) + 1) / 2
+        assert schedule.times.end == pytest.approx(4 + slowest)
+    [done, *_] = simulate.rounds(last, state, 0, "loop")
+    times = last.participation.schedule(last, 2, done.state).times
+    assert times.bytes_up == (2 + 2) * 8 * WEIGHTS
+    assert times.bytes_down == 2 * 8 * WEIGHTS
 
 
 def test_questions_cost_time_and_bytes() -> None:

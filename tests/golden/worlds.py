@@ -330,6 +330,7 @@ DEVICES: dict[str, list[World]] = {
 SELECTIONS: dict[str, list[World]] = {
     "active": [{"left_out": 0.25}],
     "by-size": [{}],
+    "divfl": [{}, {"gradients": "last", "sample": 0.5}],
     "fedcs": [{"deadline": 0.004}],
     "loss-proportional": [{}, {"losses": "last"}],
     "oort": [{"exploration": 0.5, "window": 2}],

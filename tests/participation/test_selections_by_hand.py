@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from worlds import world
 
 from fl.api.participation import Offer, Outcome
@@ -15,6 +17,7 @@ from fl.base.errors import FedloomError
 from fl.blocks.client_selection import draw
 from fl.participation.selections.active import Active
 from fl.participation.selections.by_size import BySize
+from fl.participation.selections.divfl import DivFL, distances
 from fl.participation.selections.fedcs import FedCS
 from fl.participation.selections.loss_proportional import LossProportional
 from fl.participation.selections.oort import Oort, is_above_cut, preferred_duration
@@ -32,10 +35,18 @@ def offer(
     clients: Any = range(6),
     seed: int = 0,
     losses: Callable[[np.ndarray], np.ndarray] = lambda clients: LOSSES[clients],
+    gradients: Callable[[np.ndarray], Tensor] = lambda clients: torch.zeros(len(clients), 1),
 ) -> Offer:
     there = np.array(clients)
     return Offer(
-        round_, count, there, SIZES, SECONDS, losses, np.random.default_rng([seed, round_])
+        round_,
+        count,
+        there,
+        SIZES,
+        SECONDS,
+        losses,
+        np.random.default_rng([seed, round_]),
+        gradients,
     )
 
 
@@ -274,3 +285,55 @@ def test_oort_knows_the_utilities_of_the_last_round() -> None:
     _, memory = oort.select(oort_memory(oort, [1, 4]), offer(round_=2))
     assert memory["sums"][-1] == 20 * 1 + 50 * 4
     assert torch.equal(memory["last"], torch.tensor([0, 1, 0, 0, 1, 0]))
+
+
+LINE = torch.tensor([[0.0], [1.0], [2.0], [10.0], [11.0], [30.0]])
+"""Gradients of six clients: three near each other, two more, and one apart."""
+
+
+def test_divfl_takes_one_of_each_group() -> None:
+    """The distances from 2 and from 3 sum to 48, from others to more; 2 comes first."""
+    select = DivFL().build(context()).select
+    chosen = [select({}, offer(n, gradients=lambda ks: LINE[ks]))[0].tolist() for n in (1, 2, 3)]
+    assert chosen == [[2], [2, 5], [2, 5, 3]]
+
+
+def test_divfl_reaches_what_greedy_promises() -> None:
+    """Of a submodular value, greedy reaches 1 - 1/e of the best; random subsets reach less."""
+    for seed in range(20):
+        gradients = torch.from_numpy(np.random.default_rng(seed).normal(size=(9, 4)))
+        found = distances(gradients, gradients).numpy()
+        value = {
+            chosen: found.sum(0).max() - found[:, chosen].min(1).sum()
+            for chosen in itertools.combinations(range(9), 3)
+        }
+        asked = offer(3, clients=range(9), seed=seed, gradients=lambda ks, g=gradients: g[ks])
+        greedy, random = (
+            value[tuple(sorted(DivFL(sample=share).select_asked({}, asked)[0].tolist()))]
+            for share in (None, 0.4)
+        )
+        assert greedy >= (1 - np.exp(-1)) * max(value.values())
+        assert random <= max(value.values())
+
+
+def test_divfl_of_last_gradients_asks_newcomers_and_who_is_selected() -> None:
+    """Client 3 comes in round 2, and 2 is away then; all count by what they sent last."""
+    asked, now = list[list[int]](), {"gradients": LINE[:4]}
+
+    def gradients(clients: np.ndarray) -> Tensor:
+        asked.append(clients.tolist())
+        return now["gradients"][clients]
+
+    memory = {
+        "known": torch.zeros(4, dtype=torch.bool),
+        "gradients": torch.zeros(4, 1),
+        "distances": torch.zeros(4, 4),
+    }
+    select = DivFL(gradients="last").select_last
+    first, memory = select(memory, offer(1, 1, [0, 1, 2], gradients=gradients))
+    now["gradients"] = LINE[:4] + 100
+    second, memory = select(memory, offer(1, 2, [0, 1, 3], gradients=gradients))
+    assert (first.tolist(), second.tolist()) == ([1], [1])
+    assert asked == [[0, 1, 2], [3], [1]]
+    assert memory["gradients"].flatten().tolist() == [0, 101, 2, 110]
+    assert torch.equal(memory["distances"], (memory["gradients"] - memory["gradients"].T).abs())

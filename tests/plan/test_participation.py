@@ -76,6 +76,41 @@ def test_what_contradicts_is_told_before_training(
         assert word in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("entry", "needed"),
+    [
+        ({"selection": "divfl"}, "1.81 MB"),
+        ({"selection": {"divfl": {"gradients": "last"}}}, "2.45 MB"),
+        ({"devices": "equal", "asynchronous": {"ca2fl": {"size": 2, "concurrency": 3}}}, "1.20 MB"),
+        ({"devices": "equal", "asynchronous": FEDBUFF}, ""),
+        ({"selection": "oort"}, ""),
+    ],
+)
+def test_a_server_that_keeps_much_of_each_client_is_told_of(
+    tmp_path: Path, entry: dict[str, Any], needed: str
+) -> None:
+    """A row of the MLP's 365 weights for each of 400 clients, twice, takes 1.17 MB."""
+    partition = {"dirichlet": {"clients": 400, "alpha": 0.5, "min_samples": 3}}
+    study = {
+        "datasets": [{"synthetic": {"clients": 400, "samples": 40, "alpha": 1.0}}],
+        "partitions": [partition],
+        "methods": {"entry": {"method": "fedavg", **entry, "execution": {"memory_mb": 1}}},
+    }
+    made = plan.make(planning.write_config(tmp_path, study))
+    [notes] = [study.notes for study in made.studies.values()]
+    assert [needed in note for note in notes if "400 clients" in note] == [True] * bool(needed)
+
+
+def test_a_kept_state_has_what_a_server_keeps_of_clients(tmp_path: Path) -> None:
+    """CA2FL keeps a row of weights for each of four clients, their mean, and four versions."""
+    entries = [{}, {"devices": "equal", "asynchronous": {"ca2fl": {"size": 2, "concurrency": 3}}}]
+    plain, kept = (
+        planned(tmp_path / str(number), entry)[0].state_bytes
+        for number, entry in enumerate(entries)
+    )
+    assert kept == plain + 4 * plain + plain + 4 * plain
+
+
 def test_runs_with_a_clock_have_names_of_their_own(tmp_path: Path) -> None:
     [plain] = planned(tmp_path / "a", {})
     [timed] = planned(tmp_path / "b", {"devices": "equal"})

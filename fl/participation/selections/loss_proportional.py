@@ -38,7 +38,7 @@ class LossProportional:
     def build(self, context: BuildContext) -> Selection:
         """Return the selection."""
         if self.losses == "asked":
-            return Selection(select_asked, asks_losses=True)
+            return Selection(select_asked, asks_clients=True)
         return Selection(select_last, unknown_losses, with_losses, LOSS_BYTES)
 
 

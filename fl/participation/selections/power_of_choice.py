@@ -70,7 +70,7 @@ class PowerOfChoice:
             return largest(clients, memory["losses"].numpy()[clients], offer.count), memory
 
         if self.losses == "asked":
-            return Selection(select_asked, asks_losses=True)
+            return Selection(select_asked, asks_clients=True)
         return Selection(select_last, unknown_losses, with_losses, LOSS_BYTES)
 
 

@@ -70,7 +70,7 @@ class TiFL:
                 "tier": torch.tensor(0),
             }
 
-        return Selection(self.select, init, asks_losses=True)
+        return Selection(self.select, init, asks_clients=True)
 
     def select(self, memory: Any, offer: Offer) -> tuple[np.ndarray, Tree]:
         """Return clients of one tier."""
