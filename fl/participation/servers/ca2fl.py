@@ -9,6 +9,10 @@ rate eta of the server is that of the method. Uploads have the weights of `weigh
 ones; the paper has equal ones everywhere. Clients held out of training count among the N. The
 server keeps N numbers for each weight, and copies them at each update; the paper's quantized cache
 is left out.
+
+In ten updates from the same uploads, the version in a fork of FLGo (quan-xiao158/easyFL) gives the
+same weights. That of AFL-Lib forgets whose uploads are in the buffer, so that its v is the mean of
+all clients' last changes, those in the buffer included.
 """
 
 from __future__ import annotations
