@@ -11,8 +11,8 @@ server keeps N numbers for each weight, and copies them at each update; the pape
 is left out.
 
 In ten updates from the same uploads, the version in a fork of FLGo (quan-xiao158/easyFL) gives the
-same weights. That of AFL-Lib forgets whose uploads are in the buffer, so that its v is the mean of
-all clients' last changes, those in the buffer included.
+same weights. That of AFL-Lib adds the mean of all clients' last changes, those in the buffer
+included, and no more.
 """
 
 from __future__ import annotations
