@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any, cast
 
@@ -61,7 +61,7 @@ class Rehearsed:
     has_training_passes: bool
     state_bytes: tuple[int, int]
     is_linear: bool
-    participation_bytes: Callable[[int], tuple[int, int]]
+    participation_bytes: Callable[[int], tuple[int, int]] = field(compare=False)
 
 
 @dataclass(frozen=True)

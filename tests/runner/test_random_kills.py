@@ -16,7 +16,7 @@ import numpy as np
 import planning
 import pytest
 
-KILLS = int(os.environ.get("KILLS", "2"))
+KILLS = int(os.environ.get("KILLS", "1"))
 SEED = int(os.environ.get("KILL_SEED", time.time_ns() % 10**6))
 
 CLIENTS = 8
