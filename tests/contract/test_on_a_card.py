@@ -40,9 +40,13 @@ from fl.analyses.membership import Membership
 from fl.api import trees
 from fl.base import registry
 from fl.engine import backends, batches, engine, loader, simulate
+from fl.engine.assembly import sibling
+from fl.engine.run_setup import MethodComponents
 from fl.engine.sample_arrays import Arrays
 from fl.engine.simulation import Simulation
 from fl.engine.state import PhaseSchedule, State
+from fl.participation.selections.divfl import DivFL
+from fl.participation.selections.power_of_choice import PowerOfChoice
 from fl.participation.servers.asyncfeded import AsyncFedED
 from fl.participation.servers.ca2fl import CA2FL
 from fl.participation.servers.fedasync import FedAsync
@@ -228,6 +232,16 @@ def test_masks_and_modalities_are_the_cpus(which: str, method: str) -> None:
 @pytest.mark.parametrize("server", [FedBuff(2, 3), FedAsync(3), CA2FL(2, 3), AsyncFedED(3)])
 def test_asynchronous_servers_are_the_cpus(server: Any) -> None:
     equal(lambda device: arriving("ditto", server, "cnn", device=device, rounds=4), "stacked")
+
+
+@pytest.mark.parametrize("selection", [PowerOfChoice(), DivFL(), DivFL("last")])
+def test_selections_are_the_cpus(selection: Any) -> None:
+    def make(device: str) -> Any:
+        components = MethodComponents(worlds.entry("ditto").target(), selection=(selection,))
+        made = world("ditto", "cnn", device=device, rounds=3, participation=0.5)
+        return sibling(made, components, worlds.SEED)
+
+    equal(make, "stacked")
 
 
 def test_seeds_in_one_stack_are_the_cpus() -> None:
