@@ -257,6 +257,8 @@ class Study:
         execution: Computation of this study's runs, with the keys of ``config.yaml``.
         metric: Metric of tables and claims; by default that of the data sets' task
             (`fl.api.task`).
+        goal: Value of the metric to which simulated time and bytes are counted; by default 95 % of
+            the best method's final value.
         test: Test samples on which a client's model is evaluated. `own`: the client's. `global`:
             those of all training clients. `reweighted`: the client's, and in addition those of all
             clients by the metric `fl.base.schema.REWEIGHTED`.
@@ -300,6 +302,7 @@ class Study:
     devices: Any = None
     execution: dict[str, Any] = field(default_factory=dict)
     metric: str | None = None
+    goal: Positive | None = None
     test: Literal["own", "global", "reweighted"] = "own"
     scored: Literal["last", "best"] = "last"
     baseline: str | None = None
