@@ -12,7 +12,7 @@ import pytest
 from make_results import clients, entry, plan, write_plan, write_run
 
 from fl.base.schema import CLOCK, GLOBAL, SERVER_ROW
-from fl.report import claims, clock_claims, clock_tables
+from fl.report import claims, clock_claims, clock_tables, result_files, tables
 from fl.report.facts import Facts, gather
 
 SEEDS = 6
@@ -169,3 +169,15 @@ def test_time_and_bytes_of_a_start_are_counted(tmp_path: Path) -> None:
     assert table is not None and [row.head for row in table.rows] == ["avg", "ft"]
     clock = clock_tables.clock_rows(facts).groupby("run")[["seconds", "bytes"]].max()
     assert clock.loc["ft"].tolist() == [26, 260]
+
+
+def test_tables_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    """They have no column of a start's simulated time, which fresh runs do not have."""
+    facts = facts_of(tmp_path, {"quick": [(curve(5), 1.0)], "slow": [(curve(10), 2.0)]})
+    path = tmp_path / "tables" / "small.runs.parquet"
+    old = pd.read_parquet(path).drop(columns="simulated_before")
+    stamp = {"plan": facts.plan.hash, "complete": True, "uncounted": False}
+    path.write_bytes(tables.parquet(old, stamp))
+    both = result_files.read_current(facts.plan, tmp_path)
+    assert both is not None
+    assert both[1]["simulated_before"].equals(facts.runs["simulated_before"])
