@@ -5,7 +5,7 @@ what is claimed. A run is looked at in evaluated rounds, and it may end before i
 So its time is only known to lie between the last evaluated round without the value and the first
 one with it; the latter is infinite if there is none. A method is ahead only if that holds for all
 these times: it counts with the later end, the other method with the earlier one. So a method that
-misses the value in any run is never ahead, and rare evaluations are no help.
+misses the value in any run, or diverges, is never ahead, and rare evaluations are no help.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from fl.base.schema import SETTING, SHARES, rising
+from fl.base.schema import DIVERGED, SETTING, SHARES, rising
 from fl.report import claims, summaries
 from fl.report.cells import NOTHING, Table, multiple, number, probability
 from fl.report.claims_tables import MOST_PAIRS
@@ -102,10 +102,17 @@ def goal_claims(facts: Facts, times: pd.DataFrame, column: str) -> pd.DataFrame:
         frame["time"] = np.log(frame[f"goal_{column}"])
         frame["least"] = np.log(frame[f"missed_{column}"])
     frame["most"] = frame["time"].where(frame["reaches"], math.inf)
+    lost = facts.runs[facts.runs["selected"] & (facts.runs["state"] == DIVERGED)]
+    diverged = {
+        (settings[dataset, partition, model], method)
+        for dataset, partition, model, method in lost[KEY].itertuples(index=False, name=None)
+    }
     for setting, group in frame.groupby(frame["draw"].map(settings), sort=False):
         wide = group.pivot(index=["draw", "seed"], columns="method")
-        time, least, most = (wide[name] for name in ("time", "least", "most"))
+        time, least, most = (pd.DataFrame(wide[name]) for name in ("time", "least", "most"))
         order = [method for method in facts.methods if method in {*group["method"]}]
+        # A run that diverges has no time, and never reaches the value.
+        most = most.assign(**{m: math.inf for m in order if (setting, m) in diverged})
         seconds = pd.DataFrame(wide["seconds"])[order]
         pairs = claims.method_pairs(seconds, False, facts.plan.baseline, facts.plan.contrasts)
         for method, other in pairs:
@@ -168,11 +175,12 @@ def goal_claims_table(facts: Facts) -> Table | None:
     note = (
         "Ahead or behind: the corrected p is at most "
         f"{claims.LEVEL}, for the least favourable times that evaluated rounds allow. The method "
-        "that is ahead reaches the value in all runs, and counts with the first evaluated round "
-        "there; the other one with its last evaluated round before, or with its whole time if it "
-        "never gets there. At least, at most: the ratio of these times. > and <: runs that do not "
-        f"reach the value count with their whole time. p: {claims.test_rule(frame)}, corrected by "
-        "step-down maxT for all comparisons of times, and for all of bytes."
+        "that is ahead reaches the value in all runs, of which none diverges, and counts with the "
+        "first evaluated round there; the other one with its last evaluated round before, or with "
+        "its whole time if it never gets there. At least, at most: the ratio of these times. > and "
+        "<: runs that do not reach the value count with their whole time. p: "
+        f"{claims.test_rule(frame)}, corrected by step-down maxT for all comparisons of times, "
+        "and for all of bytes."
     )
     smallest = claims.smallest_p(int(frame["n"].max()))
     if smallest > claims.LEVEL:

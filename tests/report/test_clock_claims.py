@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 from make_results import clients, entry, plan, write_plan, write_run
 
-from fl.base.schema import CLOCK, GLOBAL, SERVER_ROW
+from fl.base.schema import CLOCK, DIVERGED, GLOBAL, SERVER_ROW
 from fl.report import claims, clock_claims, clock_tables, result_files, tables
 from fl.report.facts import Facts, gather
 
@@ -76,6 +77,14 @@ def test_one_run_that_misses_the_value_forbids_a_claim_in_favour_of_its_method(
     quick = [(curve(2), 1.0)] * 5 + [(curve(None), 1.0)]
     row = claimed(facts_of(tmp_path, {"quick": quick, "slow": [(curve(19), 9.0)] * SEEDS}))
     assert row["verdict"] == claims.OPEN and row["ratio"].startswith("< ")
+
+
+def test_a_run_that_diverges_forbids_it_too(tmp_path: Path) -> None:
+    facts = facts_of(tmp_path, {"quick": [(curve(2), 1.0)] * 7, "slow": [(curve(19), 9.0)] * 7})
+    assert claimed(facts)["verdict"] == claims.AHEAD
+    is_lost = (facts.runs["method"] == "quick") & (facts.runs["seed"] == 6)
+    runs = facts.runs.assign(state=facts.runs["state"].mask(is_lost, DIVERGED))
+    assert claimed(replace(facts, runs=runs))["verdict"] == claims.OPEN
 
 
 def test_who_never_gets_there_counts_with_the_whole_time(tmp_path: Path) -> None:
