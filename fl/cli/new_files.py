@@ -31,6 +31,7 @@ KIND_BY_WORD = {
     "aggregation": "aggregation",
     "devices": "devices",
     "selection": "selection",
+    "server": "asynchronous server",
 }
 """Kind of component by the word of the command line."""
 

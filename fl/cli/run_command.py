@@ -6,6 +6,7 @@ The terminal shows the progress of runs and the results; what Snakemake prints g
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -122,7 +123,10 @@ def _snakemake(words: Sequence[str], log: Path | None) -> int:
     """
     command = [sys.executable, "-m", "snakemake", *words]
     # Ctrl-C reaches Snakemake too, which ends its jobs and then itself.
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    handlers = {
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, _interrupt_children),
+    }
 
     def restore() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -144,7 +148,17 @@ def _snakemake(words: Sequence[str], log: Path | None) -> int:
         finally:
             os.close(terminal)
     finally:
-        signal.signal(signal.SIGINT, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _interrupt_children(number: int, frame: object) -> None:
+    """Send Snakemake and its jobs what a terminal would send them on Ctrl-C."""
+    import psutil  # Snakemake has it.
+
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGINT)
 
 
 def _last_lines(log: Path) -> Iterator[str]:

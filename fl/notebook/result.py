@@ -194,6 +194,8 @@ class Result:
     ) -> str:
         """Return a table for a paper in LaTeX, with a caption that says what is in bold and why.
 
+        Comments above it name the point of each method with a grid that validation data chose.
+
         Args:
             table: Name of a table of the report, to have it as it is there: ``settings`` or
                 ``draws`` (the main table), ``costs``, ``differences``, ...
@@ -211,7 +213,9 @@ class Result:
         """
         facts = self._facts()
         chosen = self._table(facts, table, methods, metrics, settings, best)
-        return latex.documents(facts, [chosen], siunitx)[chosen.name]
+        points = [] if table else paper_table.point_lines(facts, methods, settings)
+        comments = "".join(f"% chosen on validation data: {line}\n" for line in points)
+        return comments + latex.documents(facts, [chosen], siunitx)[chosen.name]
 
     @short_traceback
     def to_markdown(

@@ -21,7 +21,7 @@ from fl.api.uploads import check_attackers, check_noise_on_count
 from fl.base import arithmetic, registry
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
 from fl.base.registry import ADDED_KINDS, entry_key
-from fl.base.schema import REWEIGHTED, SERVER
+from fl.base.schema import REWEIGHTED, SERVER, SHARES
 
 if TYPE_CHECKING:
     from fl.plan.bundle import Run
@@ -55,6 +55,9 @@ def check_metric(draft: Draft, task: Task, dataset: Choice, problems: ConfigProb
         problem = "are of the final round, but scored is best"
         allowed = "none, or scored: last"
         problems.errors.append(ConfigError(location / "metrics", problem, allowed))
+    if (study.metric or task.metrics[0]) in SHARES and (study.goal or 0) > 1:
+        problem = f"is {study.goal!r}, but {study.metric or task.metrics[0]} is a share"
+        problems.errors.append(ConfigError(location / "goal", problem, "a number from 0 to 1"))
     metrics = (*task.metrics, REWEIGHTED) if is_reweighted else task.metrics
     may_be_reweighted = study.metric == REWEIGHTED and "test" in draft.wrong_keys
     if study.metric not in (None, *metrics) and not may_be_reweighted:

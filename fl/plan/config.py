@@ -257,6 +257,8 @@ class Study:
         execution: Computation of this study's runs, with the keys of ``config.yaml``.
         metric: Metric of tables and claims; by default that of the data sets' task
             (`fl.api.task`).
+        goal: Value of the metric to which simulated time and bytes are counted; by default 95 % of
+            the best method's final value.
         test: Test samples on which a client's model is evaluated. `own`: the client's. `global`:
             those of all training clients. `reweighted`: the client's, and in addition those of all
             clients by the metric `fl.base.schema.REWEIGHTED`.
@@ -300,6 +302,7 @@ class Study:
     devices: Any = None
     execution: dict[str, Any] = field(default_factory=dict)
     metric: str | None = None
+    goal: Positive | None = None
     test: Literal["own", "global", "reweighted"] = "own"
     scored: Literal["last", "best"] = "last"
     baseline: str | None = None
@@ -541,13 +544,18 @@ def unknown_key(location: Location, key: str, names: Iterable[str]) -> ConfigErr
     for record, place in places.items():
         if key in fields.fields(record):
             return ConfigError(location, f"unknown key {key!r}", advice=f"write it {place}")
+    if key in map(registry.entry_key, registry.ADDED_KINDS):
+        advice = f"write it in an entry of `methods`: {{fedavg: {{{key}: ...}}}}"
+        return ConfigError(location, f"unknown key {key!r}", advice=advice)
     names = [*names]
     if key == "seed" and "seeds" in names:
         advice = "`seeds: [7]` for the seed 7 alone; `seeds: 7` is the seeds 0 to 6"
         return ConfigError(location, "unknown key 'seed' (did you mean 'seeds'?)", advice=advice)
-    schemes = registry.components("partition scheme")
-    if not meant_name(key, names) and any(key in scheme.declared for scheme in schemes):
-        return ConfigError(location, f"unknown key {key!r}", advice="write it in a partition")
+    schemes = [s.name for s in registry.components("partition scheme") if key in s.declared]
+    if schemes and not meant_name(key, names):
+        scheme = "dirichlet" if "dirichlet" in schemes else schemes[0]
+        advice = f"write it in a partition: {{{scheme}: {{{key}: ...}}}}"
+        return ConfigError(location, f"unknown key {key!r}", advice=advice)
     return fields.unknown_key(location, key, names)
 
 

@@ -355,7 +355,8 @@ def points(
                         grid={key: values[key] for key in varied},
                     )
                 )
-    _check_training_keys(trainings, varied, layers, problems)
+    has_devices = any(added.kind == "devices" for added in added_components.values())
+    _check_training_keys(trainings, varied, layers, has_devices, problems)
     return entry_points
 
 
@@ -363,6 +364,7 @@ def _check_training_keys(
     trainings: Sequence[Values],
     varied: Sequence[str],
     layers: EntryLayers,
+    has_devices: bool,
     problems: ConfigProblems,
 ) -> None:
     """Collect training keys of an entry that contradict each other, or have no effect.
@@ -371,10 +373,13 @@ def _check_training_keys(
         trainings: The keys of each of its points.
         varied: The keys that its grid varies.
         layers: The layers that set the keys; nothing is told that a wrong key may have caused.
+        has_devices: Whether clients have devices, which exclude stragglers of any kind.
         problems: Collects what is wrong.
     """
     for training in trainings:
         for found in contradictions(training):
+            if has_devices and found.key == "stragglers":
+                continue  # `fl.api.training.check_participation` refuses them.
             if layers.wrong_keys.isdisjoint({found.key, *found.others}):
                 key, others = found.key, found.others
                 error = layers.error(key, others, found.problem, found.allowed, found.advice)

@@ -34,6 +34,12 @@ NEXT_OVERRIDE = re.compile(r",(?=[A-Za-z][\w.+-]*=)(?![^\[]*\])(?![^{]*\})")
 FILE_NAME = re.compile(r"(?:[A-Za-z0-9_,=+\[\]-]|(?<=[0-9])\.(?=[0-9]))*")
 """Pattern of values that can be part of a file's name; a dot as in `config.STUDY_NAME`."""
 
+LIST = re.compile(r"[\w.+-]+(,[\w.+-]+)+")
+"""A list without its brackets: ``fedavg,fedprox``."""
+
+TEXT_KEYS = {"title", "question", "paper", "shows", "execution"}
+"""Keys of a study whose text, or that of a key inside, may look so."""
+
 LONGEST = 100
 """Longest name that shows its overrides; a longer one has their hash."""
 
@@ -148,8 +154,17 @@ def entry_keys(words: Sequence[str]) -> Values:
         place = Location(_short(word), key)
         if key in keys:
             raise ConfigError(place, "occurs twice", advice=f"a grid: '{key}=[0.1, 1]'")
-        keys = {**keys, key: yaml_text.parse(text, place)}
+        keys = {**keys, key: _value(key, text, place)}
     return keys
+
+
+def _value(key: str, text: str, place: Location) -> Any:
+    """Return the value of an override; raise `ConfigError` for a list without brackets."""
+    value = yaml_text.parse(text, place)
+    is_text = not TEXT_KEYS.isdisjoint(key.split("."))
+    if isinstance(value, str) and LIST.fullmatch(text) and not is_text:
+        raise ConfigError(place, f"is {text!r}, which is no list", advice=f"'{key}=[{text}]'")
+    return value
 
 
 def _spaced(words: Sequence[str], i: int) -> ConfigError:
@@ -252,7 +267,7 @@ def _apply(values: dict[str, Any], words: Sequence[str]) -> list[_Override]:
     changes: list[_Override] = []
     for word in words:
         key, text = word.split("=", 1)
-        value = yaml_text.parse(text, Location(_short(word), key))
+        value = _value(key, text, Location(_short(word), key))
         change = _set(values, key, value, Location(_short(word), key))
         for other in changes:
             n = min(len(other.steps), len(change.steps))
@@ -343,6 +358,12 @@ def _unknown_key(
         verb = "has" if len(labels) == 1 else "have"
         problem = f"unknown key {key!r} of the study, which {', '.join(labels)} {verb}"
         return ConfigError(place, problem, advice=f"methods.{labels[0]}.{key}={_text(value)}")
+    partitions = values.get("partitions")
+    for scheme in map(_item_name, partitions if isinstance(partitions, list) else ()):
+        with contextlib.suppress(ConfigError):
+            if key in registry.find("partition scheme", scheme, COMMAND_LINE).declared:
+                advice = f"partitions.{scheme}.{key}={_text(value)}"
+                return ConfigError(place, f"unknown key {key!r} of the study", advice=advice)
     error = config.unknown_key(place, key, names)
     return error if error.advice else unknown_name(place, "key", key, names, ALL_KEYS)
 

@@ -126,6 +126,7 @@ class StudyPlan:
     names: dict[str, list[str]]
     ours: str | None = None
     choice: str = "any"
+    goal: float | None = None
     notes: list[str] = field(default_factory=list)
     hash: str = ""
 

@@ -137,6 +137,7 @@ def plan_study(expansion: Expansion, runs: list[Run], folder: Path) -> StudyPlan
         baseline=study.baseline,
         ours=study.ours,
         choice=study.choice,
+        goal=study.goal,
         contrasts=study.contrasts,
         runs=runs,
         settings=expansion.settings.settings,

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtr
 
-from fl.base.schema import BY_CLASS, GLOBAL, SETTING, SHARES, rising
+from fl.base.schema import BY_CLASS, GLOBAL, SETTING, SHARES, StudySetting, rising
 from fl.report.partitions import Partition
 from fl.report.summaries import KEY, SettingByScenario, complete_rows, final_rows
 
@@ -253,17 +253,13 @@ def compare_methods(
     titles = dict(zip(runs["method"], runs["title"], strict=True))
     records: list[Values] = []
     for setting, group in last.groupby(last["draw"].map(settings), sort=False):
-        has_draws = sum(second == setting for second in settings.values()) > 1
-        unit = DRAW if has_draws else SEED
         order = [method for method in runs["method"].unique() if method in set(group["method"])]
         by_method = group.set_index(["draw", "seed", "client", "method"])["value"]
         wide = by_method.unstack("method")[order]
         places = error_counts[SETTING].itertuples(index=False, name=None)
         in_setting = [settings[place] == setting for place in places]
         mean_errors = error_counts.loc[in_setting].groupby("method").mean(numeric_only=True)
-        # Draws of all settings have the same numbers, so that their signs are flipped together.
-        draws = [scenario for scenario in settings if settings[scenario] == setting]
-        for first, second in _pairs(wide, metric, baseline, contrasts or {}):
+        for first, second in method_pairs(wide, rising(metric), baseline, contrasts or {}):
             key = dict(zip(KEY, (*setting, first), strict=True))
             gain = (wide[first] - wide[second]).dropna()
             if len(gain):
@@ -271,14 +267,31 @@ def compare_methods(
                 reason = uninformative_reason(
                     wide, (first, second), mean_errors, titles, judged_here
                 )
+                unit, units = over_units(gain, setting, settings)
                 about: Values = {**key, "other": second, "unit": unit, **_clients(gain, metric)}
-                units = gain.groupby(["draw", "seed"]).mean().groupby(unit).mean()
-                if unit == DRAW:
-                    units.index = pd.Index([draws.index(draw) for draw in units.index])
                 records.append(about | comparison_values(units, reason))
     columns = [*KEY, "other", "unit", "better", "worse", *VALUE_COLUMNS]
     frame = pd.DataFrame(records, columns=columns)
     return with_verdicts(frame, rising(metric), margin(metric))[COMPARISON_COLUMNS]
+
+
+def over_units(
+    gain: pd.Series, setting: StudySetting, settings: SettingByScenario
+) -> tuple[str, pd.Series]:
+    """Return the unit of a setting, `DRAW` or `SEED`, and the mean of each unit.
+
+    Args:
+        gain: Differences of two methods in a setting, with the levels ``draw`` and ``seed``.
+        setting: The setting.
+        settings: Setting of each data set, partition and model.
+    """
+    # Draws of all settings have the same numbers, so that their signs are flipped together.
+    draws = [scenario for scenario in settings if settings[scenario] == setting]
+    unit = DRAW if len(draws) > 1 else SEED
+    units = gain.groupby(["draw", "seed"]).mean().groupby(unit).mean()
+    if unit == DRAW:
+        units.index = pd.Index([draws.index(draw) for draw in units.index])
+    return unit, units
 
 
 def margin(metric: str) -> float:
@@ -410,15 +423,22 @@ def comparison_values(differences: Sequence[float] | pd.Series, reason: str = ""
     }
 
 
-def _pairs(
-    wide: pd.DataFrame, metric: str, baseline: str | None, contrasts: Mapping[str, str]
+def method_pairs(
+    wide: pd.DataFrame, more_is_better: bool, baseline: str | None, contrasts: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield each method with the baseline, then contrasts; or all pairs, the better one first."""
+    """Yield each method with the baseline, then contrasts; or all pairs, the better one first.
+
+    Args:
+        wide: Values, a column for each method.
+        more_is_better: Whether a larger value is better.
+        baseline: The entry with which methods are compared; None: all pairs are compared.
+        contrasts: Further pairs: the second entry by the first.
+    """
     if baseline is not None:
         yield from ((str(m), baseline) for m in wide if baseline in wide and m != baseline)
         yield from (pair for pair in contrasts.items() if {*pair} <= {*wide})
         return
-    mean_scores = wide.mean().sort_values(ascending=not rising(metric), kind="stable")
+    mean_scores = wide.mean().sort_values(ascending=not more_is_better, kind="stable")
     yield from itertools.combinations(mean_scores.index, 2)
 
 

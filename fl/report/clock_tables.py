@@ -8,18 +8,16 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from fl.base.schema import CLOCK, SETTING, StudySetting, rising
+from fl.base.schema import CLOCK, SETTING, StudySetting
 from fl.base.units import duration, size
 from fl.report import claims_tables, figures, summaries
 from fl.report.cells import NOTHING, Table, decimal, number, unit
+from fl.report.clock_claims import goal_text, timed_curves, times_to_goal
 from fl.report.facts import Facts, rows_of_setting
 from fl.report.figures import Figure, Panel
 from fl.report.method_tables import Record, Show, by_setting, main_table
 from fl.report.plots import series_of
 from fl.report.summaries import KEY
-
-GOAL = 0.95
-"""Share of the best method's final value to which time is counted."""
 
 TIMES = 60
 """Number of times at which a curve is drawn."""
@@ -30,29 +28,24 @@ def clock_rows(facts: Facts) -> pd.DataFrame:
 
     Returns:
         A row for each run and round, with the columns of `KEY` and ``run``. ``seconds`` are those
-        until the end of the round, ``bytes`` those of all clients until then, down and up.
+        until the end of the round, ``bytes`` those of all clients until then, down and up; both
+        with those of the model that a run starts from. Runs are left out if the time of that model
+        is unknown, as it was trained without devices.
     """
     rows = facts.rows[facts.rows["split"] == CLOCK]
-    rows = summaries.complete_rows(rows, _first_runs(facts))
+    rows = summaries.complete_rows(rows, facts.runs)
     keys = [*KEY, "run", "round"]
     wide = rows.pivot_table("value", keys, "metric", observed=True).reset_index()
     wide = wide.reindex(columns=[*wide.columns, *({"idle"} - {*wide.columns})])
     if wide.empty:
         return wide
     sent = (wide["bytes_down"] + wide["bytes_up"]).groupby(wide["run"]).cumsum()
-    return wide.assign(bytes=sent)
-
-
-def timed_curves(facts: Facts) -> pd.DataFrame:
-    """Return the value of each run after each evaluated round, with simulated seconds and bytes."""
-    lines = summaries.run_curves(facts.rows, _first_runs(facts), facts.metric)
-    lines = lines.dropna(subset="simulated_seconds")
-    return lines.assign(seconds=lines["simulated_seconds"])
-
-
-def _first_runs(facts: Facts) -> pd.DataFrame:
-    """Return the runs that start from no stored model, whose time would not be counted."""
-    return facts.runs[facts.runs["rounds_before"] == 0]
+    runs = facts.runs.drop_duplicates("run").set_index("run")
+    wide = wide.assign(
+        seconds=wide["seconds"] + wide["run"].map(runs["simulated_before"]),
+        bytes=sent + wide["run"].map(runs["bytes_before"]),
+    )
+    return wide.dropna(subset="seconds")
 
 
 def clock_table(facts: Facts) -> Table | None:
@@ -69,10 +62,10 @@ def clock_table(facts: Facts) -> Table | None:
         dropped=("dropped", "mean"),
         slowest=("slowest", "mean"),
     )
-    runs = runs.join(_times_to_goal(facts, lines)).reset_index()
+    runs = runs.join(times_to_goal(facts, lines)).reset_index()
     shown: dict[str, Show] = {
-        f"time to {100 * GOAL:g} %\nof the best": _time_to_goal,
-        f"bytes to {100 * GOAL:g} %\nof the best": _bytes_to_goal,
+        f"time to\n{goal_text(facts)}": _time_to_goal,
+        f"bytes to\n{goal_text(facts)}": _bytes_to_goal,
         "time of\na run": lambda row: duration(float(np.mean(row["end"]))),
         "bytes of\na run": lambda row: size(float(np.mean(row["bytes"]))),
         "slowest used\nof a round": lambda row: duration(float(np.mean(row["slowest"]))),
@@ -82,10 +75,10 @@ def clock_table(facts: Facts) -> Table | None:
     }
     frame = facts.with_settings(runs).groupby(KEY, sort=False).agg(list).reset_index()
     caption = (
-        f"Simulated time and bytes of all clients, down and up. Means over {facts.replicates}; "
-        f"{100 * GOAL:g} % of the best: of the largest mean final test {unit(facts.metric)} of a "
-        "method in the setting."
+        f"Simulated time and bytes of all clients, down and up. Means over {facts.replicates}."
     )
+    if facts.plan.goal is None:
+        caption += f" The best: the best mean final test {unit(facts.metric)} of the setting."
     note = (
         "Time follows from devices, counted operations and bytes; no computer's clock is in it. A "
         "time is counted at evaluated rounds. > 10 s (5 of 8): five of eight runs reach the value, "
@@ -93,24 +86,9 @@ def clock_table(facts: Facts) -> Table | None:
         "the server uses; idle is the share of a round in which they wait for its end. Lost: share "
         "of clients' work that the server does not use."
     )
+    if (facts.runs["rounds_before"] > 0).any():
+        note += " Time and bytes of a stored model that a method starts from are included."
     return by_setting(facts, "clock", caption, frame, shown, note=note)
-
-
-def _times_to_goal(facts: Facts, lines: pd.DataFrame) -> pd.DataFrame:
-    """Return by run the seconds and bytes to the goal, or all of it, and whether it is reached."""
-    up, records = rising(facts.metric), []
-    for _, setting in lines.groupby(SETTING, sort=False, observed=True):
-        last = setting.groupby(["method", "run"], sort=False, observed=True)["value"].last()
-        finals = last.groupby("method", sort=False, observed=True).mean()
-        goal = GOAL * finals.max() if up else finals.min() / GOAL
-        for key, run in setting.groupby([*KEY, "run"], sort=False, observed=True):
-            values = run["value"]
-            reached = run[values >= goal - 1e-12 if up else values <= goal + 1e-12]
-            at = (run.iloc[-1] if reached.empty else reached.iloc[0]).to_dict()
-            record = dict(zip([*KEY, "run"], key, strict=True))
-            record |= {"goal_seconds": at["seconds"], "goal_bytes": at["bytes"]}
-            records.append(record | {"reaches": not reached.empty})
-    return pd.DataFrame(records).set_index([*KEY, "run"])
 
 
 def _idle(row: Record) -> str:
@@ -157,6 +135,7 @@ def equal_tables(facts: Facts) -> tuple[Table, ...]:
         within = within.merge(late.assign(is_late=True), "left", [*SETTING, "method"])
         within = within[within["is_late"].isna()]
         last = within.groupby("run", observed=True)["round"].max().rename("last")
+        last -= facts.runs.drop_duplicates("run").set_index("run")["rounds_before"]
         rows = facts.rows.merge(last.reset_index(), on="run")
         rows = rows[rows["round"] <= rows["last"]].drop(columns="last")
         runs = facts.runs[facts.runs["run"].isin(last.index)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -228,6 +228,18 @@ class Facts:
         return (
             summaries.without_draws(frame, self.setting_by_scenario) if self.over_draws else frame
         )
+
+    def in_settings(self, settings: Collection[StudySetting]) -> Facts:
+        """Return the facts of some settings."""
+
+        def chosen(frame: pd.DataFrame) -> pd.DataFrame:
+            places = pd.MultiIndex.from_frame(self.with_settings(frame)[SETTING])
+            return frame[places.isin(settings)]
+
+        runs = chosen(self.runs)
+        ids = {*runs["partition_id"]}
+        partitions = {name: part for name, part in self.partitions.items() if name in ids}
+        return replace(self, rows=chosen(self.rows), runs=runs, partitions=partitions)
 
     def with_units(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return a frame `with_settings` and a column ``unit``, the seed or draw of each row."""

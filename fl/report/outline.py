@@ -9,6 +9,7 @@ from fl.base.schema import DIVERGED, StudySetting
 from fl.report import (
     analysis_results,
     claims_tables,
+    clock_claims,
     clock_tables,
     cost_tables,
     figures,
@@ -126,6 +127,7 @@ def _sections(study: Facts) -> list[Section]:
             _present(
                 clock_tables.clock_figure(facts),
                 clock_tables.clock_table(facts),
+                clock_claims.goal_claims_table(facts),
                 *clock_tables.equal_tables(facts),
             ),
         ),

@@ -7,7 +7,7 @@ the same entries in bold.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import pandas as pd
@@ -17,7 +17,7 @@ from fl.base.schema import SETTING, StudySetting
 from fl.base.units import quantity
 from fl.report import claims, summaries
 from fl.report.cells import NOTHING, Cell, Column, Row, Table, spread, unit
-from fl.report.facts import Facts
+from fl.report.facts import Facts, rows_of_setting
 from fl.report.method_tables import best_means, count_of, denial, main_note, test_metrics
 
 Best = Literal["significant", "mean"]
@@ -183,12 +183,30 @@ def table(facts: Facts, frame: pd.DataFrame, best: Best | None = "significant") 
         else ["\n".join(facts.names.distinct[s]) for s in settings]
     )
     columns = (Column("Method", True), *map(Column, heads))
-    notes = [main_note(facts, metric, summary) for metric, summary in tables.items()]
+    part = facts.in_settings(settings)
+    tables = {m: s[pd.MultiIndex.from_frame(s[SETTING]).isin(settings)] for m, s in tables.items()}
+    notes = [main_note(part, metric, summary) for metric, summary in tables.items()]
     if several and len(settings) == 1:
         notes.append(f"Setting: {facts.short_name(settings[0])}.")
     note = " ".join(dict.fromkeys(filter(None, notes)))
     text = caption(facts, metrics, tables[metrics[0]], best, titles)
-    return Table("results", text, columns, tuple(rows), note=note, scope=facts.common_note)
+    return Table("results", text, columns, tuple(rows), note=note, scope=part.common_note)
+
+
+def point_lines(facts: Facts, methods: Names, settings: Names) -> Iterator[str]:
+    """Yield the chosen points of methods with a grid, a line for each method and setting."""
+    facts = facts.merged_draws or facts
+    chosen_methods, _, chosen_settings = chosen(facts, methods, None, settings)
+    runs = facts.with_settings(summaries.stored_runs(facts.runs))
+    for setting in chosen_settings:
+        of_setting = rows_of_setting(runs, setting)
+        for method in chosen_methods:
+            counts = of_setting.loc[of_setting["method"] == method, "point"].value_counts()
+            runs_text = quantity(int(counts.sum()), "run")
+            shares = {point: f" ({n} of {runs_text})" for point, n in counts.items() if point}
+            texts = [f"{point}{share * (len(counts) > 1)}" for point, share in shares.items()]
+            if texts:
+                yield f"{facts.methods[method]}, {facts.short_name(setting)}: {', '.join(texts)}"
 
 
 def caption(

@@ -86,6 +86,9 @@ def read_current(
         return None
     try:
         rows, runs = (pd.read_parquet(path, partitioning=None) for path in table_pair)
+        if "simulated_before" not in runs:  # Tables of earlier versions.
+            first = runs["rounds_before"].fillna(-1) == 0
+            runs["simulated_before"] = first.map({True: 0.0}).astype("float64")
         return rows, runs
     except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
         # Only the ends of the files were read before: the rest may be damaged, or another

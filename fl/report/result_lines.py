@@ -9,7 +9,8 @@ from typing import Any
 import pandas as pd
 
 from fl.base.schema import SETTING, UNSEEN
-from fl.report import claims_tables
+from fl.base.units import duration
+from fl.report import claims_tables, clock_claims
 from fl.report.cells import number, unit
 from fl.report.facts import Facts
 from fl.report.remarks import remarks
@@ -47,12 +48,26 @@ def results(facts: Facts) -> Iterator[str]:
                 yield from _table(rows, metric, titles, chosen, facts.replicates)
     yield from textwrap.wrap(facts.undefined_note(metric), WIDTH)
     yield from textwrap.wrap(" ".join(claims_tables.claims_made(facts)), WIDTH)
+    yield from textwrap.wrap(_simulated_times(facts), WIDTH)
     for remark in remarks(facts):
         yield from textwrap.wrap(remark, WIDTH)
     counts = runs.drop_duplicates("run")["state"].value_counts()
     if set(counts.index) != {"complete"}:
         yield ", ".join(f"{count} {state}" for state, count in counts.items())
     yield from filter(None, [facts.backend_note])
+
+
+def _simulated_times(facts: Facts) -> str:
+    """Return the simulated time of a run of each method; empty without devices."""
+    lines = clock_claims.timed_curves(facts)
+    ends = lines.groupby(["method", "run"])["seconds"].max().groupby("method").mean()
+    times = [f"{t} {duration(ends[m])}" for m, t in facts.methods.items() if m in ends]
+    if not times:
+        return ""
+    return (
+        f"Simulated time of a run, mean: {', '.join(times)}. The report has time and bytes to "
+        f"{clock_claims.goal_text(facts)}, and what may be claimed of them: Over simulated time."
+    )
 
 
 def _table(

@@ -431,10 +431,11 @@ def _first_at_share(run: pd.DataFrame, goal: float, share: float, up: bool) -> d
 
 
 def _with_totals(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Add ``seconds`` and ``bytes`` until each round, counted from the beginning.
+    """Add ``seconds`` and ``bytes`` until each round, and complete ``simulated_seconds``.
 
-    Only rows of complete runs at selected points are returned, and no rows of a run if the number
-    of rounds before it is not known.
+    All are counted from the beginning of the first run of a chain of starts. Only rows of complete
+    runs at selected points are returned, and no rows of a run if the number of rounds before it is
+    not known.
     """
     rows = complete_rows(rows, runs)
     table = runs.drop_duplicates("run").set_index("run")
@@ -449,7 +450,12 @@ def _with_totals(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     bytes_by_round["bytes"] = [
         sent[run][number] for run, number in bytes_by_round.itertuples(index=False)
     ]
-    rows = rows.assign(seconds=seconds).merge(bytes_by_round, on=["run", "round"], how="left")
+    simulated_before = rows["run"].map(table["simulated_before"]).astype("float64")
+    # The clock has no row of round 0, the stored model that a run starts from.
+    begins = (rows["round"] == 0) & (simulated_before > 0)
+    simulated = rows["simulated_seconds"].mask(begins, 0.0) + simulated_before
+    rows = rows.assign(seconds=seconds, simulated_seconds=simulated)
+    rows = rows.merge(bytes_by_round, on=["run", "round"], how="left")
     return rows.assign(round=rows["round"] + rounds_before.to_numpy())
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -68,6 +69,7 @@ RUN_COLUMNS = {
     "rounds_before": "Int64",
     "seconds": "float64",
     "seconds_before": "float64",
+    "simulated_before": "float64",
     "stack": "string",
     "backend": "string",
     "arithmetic": "string",
@@ -102,6 +104,7 @@ RUN_COLUMNS = {
 
 rounds_before, seconds_before, bytes_before: costs of the model that a run starts from; 0 if it
 starts from fresh variables, unknown if a run of the chain is missing or its record lacks them.
+simulated_before: likewise its simulated seconds; unknown if a run of the chain has no devices.
 stack: the runs that were trained at once with it, itself included; each of them has an equal share
 of the seconds. trained_as: the name that a run had when it was trained, if it was adopted
 (`fl.plan.adoption`). participants, traffic (JSON) and the other costs are those of the run's
@@ -269,7 +272,7 @@ def _numbers(code: Mapping[str, str]) -> str:
 
 def _earlier_costs(record: RunRecord, store: Store) -> RunRow:
     """Return the costs of all earlier runs in the chain that a run starts from."""
-    rounds, seconds, total = 0, 0.0, 0.0
+    rounds, seconds, simulated, total = 0, 0.0, 0.0, 0.0
     passed, start = [record.run], record.start
     while start is not None:
         if start in passed:
@@ -280,9 +283,25 @@ def _earlier_costs(record: RunRecord, store: Store) -> RunRow:
             return {}
         rounds += earlier.rounds
         seconds += earlier.seconds
-        total += _total_bytes(earlier)
+        seconds_of_clock, sent = _clock_totals(earlier, store)
+        total += sent
+        simulated += seconds_of_clock if record.spec.get("devices") else math.nan
         start = earlier.start
-    return {"rounds_before": rounds, "seconds_before": seconds, "bytes_before": total}
+    costs: RunRow = {"rounds_before": rounds, "seconds_before": seconds, "bytes_before": total}
+    return costs | {"simulated_before": simulated}
+
+
+def _clock_totals(record: RunRecord, store: Store) -> tuple[float, float]:
+    """Return a run's simulated seconds, NaN without devices, and its bytes (`_total_bytes`).
+
+    With devices the bytes are what the clock has counted, as in `_measured_traffic`.
+    """
+    if not record.spec.get("devices"):
+        return math.nan, _total_bytes(record)
+    rows = store.metrics(record.run)
+    clock = rows[rows["split"] == CLOCK].groupby("metric")["value"]
+    sent = clock.sum().reindex(["bytes_down", "bytes_up"]).sum(skipna=False)
+    return float(clock.max().get("seconds", math.nan)), float(sent)
 
 
 def _total_bytes(record: RunRecord) -> float:

@@ -343,7 +343,7 @@ def pages(
 
     What trains may have begun at the same time, so that its plan is not written yet. So a plan
     without unfinished runs is shown for `PATIENCE`, and, if the config has changed since, for
-    `PLANNING`, in which another one is likely to come.
+    `PLANNING`, in which another one is likely to come; as long a plan may be missing.
 
     Args:
         watch: What is shown.
@@ -352,13 +352,16 @@ def pages(
 
     Raises:
         ConfigError: If the plan lacks one of the studies, and none with them is written in time.
+        DataError: If there is no plan that can be read for `PLANNING`.
     """
     begin, was_unfinished, is_done = time.monotonic(), False, False
+    last_read = begin
     while not is_done:
         start = time.monotonic()
         is_late = start - begin > PATIENCE
         try:
             is_done = watch.read()
+            last_read = start
             was_unfinished |= not is_done
             note = ""
             if is_done and not was_unfinished:
@@ -374,7 +377,9 @@ def pages(
                 raise
             yield Group(Text(f"{printable(error)}\nwaits for its plan", "yellow"))
         except DataError as error:  # The plan is not written yet, or just now.
-            yield Group(Text(printable(error)))
+            if start - last_read > PLANNING:
+                raise
+            yield Group(Text(f"{printable(error)}\nwaits for a plan", "yellow"))
         if not is_done:
             time.sleep(max(PAUSE, 9 * (time.monotonic() - start)))
 

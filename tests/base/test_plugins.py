@@ -39,6 +39,10 @@ STUDY: dict[str, Any] = {
         "shrunk": {"method": "fedavg", "upload_filters": {"soft": None}, "aggregation": "near"},
         "sized": {"method": "fedavg", "selection": "large", "participation": 0.5},
         "timed": {"method": "fedavg", "devices": "phones"},
+        "versions": {
+            **{"method": "fedavg", "devices": "phones"},
+            "asynchronous": {"hasty": {"size": 1, "concurrency": 2}},
+        },
     },
     "training": {"rounds": 2, "batch_size": 8, "lr": 0.05},
     "analyses": [{"held-by": {"bars": 2}}],
@@ -50,12 +54,13 @@ MADE = {
     "alteration": "scaled",
     "analysis": "held-by",
     **{"filter": "soft", "aggregation": "near", "devices": "phones"},
-    "selection": "large",
+    **{"selection": "large", "server": "hasty"},
 }
 FILES = (
     *("aggregations/near.py", "alterations/scaled.py", "analyses/held_by.py"),
     *("datasets/two_clouds.py", "devices/phones.py", "filters/soft.py", "methods/my_anchor.py"),
     *("models/small_net.py", "schemes/in_steps.py", "selections/large.py"),
+    "servers/hasty.py",
 )
 
 
@@ -221,12 +226,12 @@ def test_a_study_of_ones_own_parts_is_trained(lab: Path, tmp_path: Path) -> None
     assert main.main(["plan", "--write"]) == 0
     [study] = (tmp_path / "results/plan/studies").glob("*.json")
     found = json.loads(study.read_text())["runs"]
-    assert [run["method"] for run in found] == ["fedavg", "my-anchor", "shrunk", "sized", "timed"]
+    assert [run["method"] for run in found] == sorted(STUDY["methods"])
     for run in found:
         bundle = tmp_path / "results/plan/bundles" / f"{run['bundle']}.json"
         assert main.main(["train", str(bundle)]) == 0
     store = Store(tmp_path / "runs")
-    average, anchored, shrunk, _, timed = (store.metrics(run["run"]) for run in found)
+    average, anchored, shrunk, _, timed, _ = (store.metrics(run["run"]) for run in found)
     assert average["round"].max() == anchored["round"].max() == 2
     assert not average["value"].equals(anchored["value"])
     assert not average["value"].equals(shrunk["value"]) and shrunk["value"].notna().all()
@@ -238,11 +243,13 @@ def test_a_study_of_ones_own_parts_is_trained(lab: Path, tmp_path: Path) -> None
     uploads = {f"{lab.name}/{name}" for name in ("filters/soft.py", "aggregations/near.py")}
     devices = {f"{lab.name}/devices/phones.py"}
     selections = {f"{lab.name}/selections/large.py"}
-    others = uploads | devices | selections
+    servers = {f"{lab.name}/servers/hasty.py"}
+    others = uploads | devices | selections | servers
     assert own == {f"{lab.name}/{name}" for name in FILES if "analyses" not in name} - others
     assert uploads < {*store.record(found[2]["run"])["code_files"]}
     assert selections < {*store.record(found[3]["run"])["code_files"]}
     assert devices < {*store.record(found[4]["run"])["code_files"]}
+    assert devices | servers < {*store.record(found[5]["run"])["code_files"]}
     is_clock = timed["split"] == CLOCK
     assert timed[~is_clock].reset_index(drop=True).equals(average), "time changes no number"
     index = plan_files.read_index(tmp_path / "results")
@@ -250,8 +257,8 @@ def test_a_study_of_ones_own_parts_is_trained(lab: Path, tmp_path: Path) -> None
     [asked] = index.analyses
     assert main.main(["analyse", asked]) == 0
     made = tmp_path / "results/analyses" / asked
-    assert pd.read_parquet(made / "table.parquet")["classes"].tolist() == [2.0] * 5
-    assert (made / "figure-5.pdf").is_file() and not (made / "figure-6.pdf").exists()
+    assert pd.read_parquet(made / "table.parquet")["classes"].tolist() == [2.0] * 6
+    assert (made / "figure-6.pdf").is_file() and not (made / "figure-7.pdf").exists()
 
 
 def test_a_hyper_parameter_called_as_a_key_of_every_entry_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -60,3 +61,34 @@ def test_a_search_that_is_killed_ends_in_two_studies_that_are_trained(tmp_path: 
     assert all(f"lr={rate:g}" in page for rate in rates)
     (studies / "small-chosen.yaml").write_text("title: mine\n")
     assert "small-chosen.yaml" in project.fl(place, "search", "small", exit_status=1)
+
+
+@pytest.mark.parametrize("command", ["run", "search"])
+def test_a_request_to_end_reaches_snakemake_and_its_jobs(command: str, tmp_path: Path) -> None:
+    """As of a scheduler or a service, which send it to one process alone."""
+    if command == "search":
+        pytest.importorskip("optuna", reason="the package of searches (make extras)")
+    place = project.create(tmp_path / "lab")
+    training = {"rounds": 100_000, "batch_size": 16, "lr": 0.05}
+    search = {"trials": 1, "training": {"lr": {"choice": [0.1, 0.2]}}}
+    place.study(methods={"fedavg": None}, search=search, training=training, seeds=1)
+    began = subprocess.Popen(
+        [sys.executable, "-m", "fl", command, "small"],
+        cwd=place.root,
+        env=project.ENVIRONMENT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        partial = "results/runs/*.partial/checkpoint/round-*"
+        project.until(lambda: any(place.root.glob(partial)) or began.poll() is not None)
+        began.send_signal(signal.SIGTERM)
+        errors = began.communicate(timeout=120)[1]
+        assert began.returncode == 1 and "the same command continues" in errors
+        with pytest.raises(ProcessLookupError):
+            os.killpg(began.pid, 0)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(began.pid, signal.SIGKILL)

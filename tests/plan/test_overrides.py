@@ -108,6 +108,9 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
     "spaces in quotes": (["lr = 0.1"], "'lr = 0.1'", "lr=0.1"),
     "an unknown key": (["rouns=5"], "rouns=5: rouns: unknown key", "'rounds'"),
     "a key of a method": (["mu=0.3"], "mu=0.3: mu: unknown key", "methods.fedprox.mu=0.3"),
+    "a key of a partition": (["alpha=0.3"], "alpha=0.3: alpha:", "partitions.dirichlet.alpha=0.3"),
+    "names without brackets": (["methods=fedavg,ditto"], "methods:", "'methods=[fedavg,ditto]'"),
+    "numbers without brackets": (["batch_size=16,32"], "batch_size:", "'batch_size=[16,32]'"),
     "a key that nothing has": (["foo=1"], "foo=1: foo: unknown key 'foo'", "docs/reference"),
     "entries without the baseline": (
         ["baseline=fedavg", "methods=[local]"],

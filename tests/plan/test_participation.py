@@ -31,6 +31,7 @@ def planned(root: Path, entry: dict[str, Any], method: str = "fedavg") -> list[A
             {"devices": "equal", "stragglers": 0.5, "local_steps": 2},
             ["stragglers", "devices"],
         ),
+        ("fedavg", {"devices": "equal", "stragglers": 0.5}, ["stragglers", "leave out", "devices"]),
         (
             "fedavg",
             {"devices": "equal", "asynchronous": FEDBUFF, "aggregation": "median"},
@@ -109,6 +110,22 @@ def test_a_kept_state_has_what_a_server_keeps_of_clients(tmp_path: Path) -> None
         for number, entry in enumerate(entries)
     )
     assert kept == plain + 4 * plain + plain + 4 * plain
+
+
+@pytest.mark.parametrize("key", ["selection", "asynchronous", "aggregation", "upload_filters"])
+def test_a_key_of_entries_elsewhere_is_told_its_place(tmp_path: Path, key: str) -> None:
+    for i, keys in enumerate(({key: "oort"}, {"training": {key: "oort"}})):
+        study = {"methods": {"fedavg": None}, **keys}
+        with pytest.raises(ConfigError) as raised:
+            plan.make(planning.write_config(tmp_path / str(i), study))
+        assert f"{{fedavg: {{{key}: ...}}}}" in str(raised.value)
+        assert len(str(raised.value).partition(f"{key}: ")[2]) < 120
+
+
+def test_a_value_to_reach_is_a_share_where_the_metric_is_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as raised:
+        plan.make(planning.write_config(tmp_path, {"methods": {"fedavg": None}, "goal": 80}))
+    assert raised.value.location.key == "goal" and "80" in str(raised.value)
 
 
 def test_runs_with_a_clock_have_names_of_their_own(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import fl
 from fl.base.schema import CLOCK, CLOCK_METRICS, SERVER_ROW
-from fl.report import clock_tables
+from fl.report import clock_claims, clock_tables
 from fl.report.facts import Facts
 
 
@@ -44,10 +44,10 @@ def test_each_round_has_its_clock(facts: Facts) -> None:
 
 
 def test_time_to_a_goal_is_that_of_the_first_evaluated_round(facts: Facts) -> None:
-    lines = clock_tables.timed_curves(facts)
+    lines = clock_claims.timed_curves(facts)
     means = lines.groupby(["method", "run"], observed=True)["value"].last().groupby("method").mean()
-    goal = clock_tables.GOAL * means.max()
-    times = clock_tables._times_to_goal(facts, lines).reset_index().set_index("run")
+    goal = clock_claims.GOAL * means.max()
+    times = clock_claims.times_to_goal(facts, lines).reset_index().set_index("run")
     for run, own in lines.groupby("run", observed=True):
         reached = own[own["value"] >= goal]
         assert times.loc[run, "reaches"] == bool(len(reached))
@@ -56,7 +56,7 @@ def test_time_to_a_goal_is_that_of_the_first_evaluated_round(facts: Facts) -> No
 
 
 def test_at_equal_time_each_run_counts_with_its_last_round_until_then(facts: Facts) -> None:
-    lines = clock_tables.timed_curves(facts)
+    lines = clock_claims.timed_curves(facts)
     limit = lines.groupby("run", observed=True)["seconds"].max().min()
     at = lines[lines["seconds"] <= limit].sort_values("round").groupby(["method", "run"]).last()
     expected = 100 * at["value"].groupby("method").mean()

@@ -205,3 +205,28 @@ def test_braces_are_balanced_and_columns_counted_without_a_tex(facts: Facts):
     body = text.split(r"\midrule", 1)[1].split(r"\bottomrule")[0]
     lines = [line for line in body.splitlines() if line.endswith(r"\\")]
     assert all(len(line.split(" & ")) == 3 for line in lines if r"\multicolumn" not in line)
+
+
+def test_notes_are_of_the_settings_that_are_shown(tmp_path: Path):
+    """In the other setting a method had more rounds and seeds, and another backend."""
+    runs, loop = [], {"backend": "loop", "device": "cpu", "threads": 1}
+    for alpha in (0.1, 0.5):
+        for i, method in enumerate(("avg", "prox")):
+            for seed in range(1 + (alpha == 0.5)):
+                other = alpha == 0.5 and method == "prox"
+                about = {"execution": loop} if other else {}
+                rows = clients([0.5], round=4 if other else 2)
+                write_run(tmp_path / "runs", f"r{10 * alpha:g}x{i}x{seed}", rows, **about)
+                text = f"dirichlet(clients=2, alpha={alpha})"
+                names = {"partition": text, "partition_id": text, "seed": seed}
+                point = {"mu": 0.1} if method == "prox" else {}
+                runs.append(entry(f"r{10 * alpha:g}x{i}x{seed}", method, point=point, **names))
+    write_plan(tmp_path, plan(runs))
+    facts = gather("small", tmp_path, tmp_path / "runs")
+    names = ["dirichlet(clients=2, alpha=0.1)", "dirichlet(clients=2, alpha=0.5)"]
+    one, other = (paper_table.table(facts, paper_table.values(facts, settings=n)) for n in names)
+    assert "Backends" in other.scope and "Rounds of training" in other.scope
+    assert "Backends" not in one.scope and "Rounds of training" not in one.scope
+    assert "there is one" in one.caption
+    [line] = paper_table.point_lines(facts, None, names[0])
+    assert line == f"prox, {names[0]}: mu=0.1"

@@ -155,6 +155,23 @@ def test_a_page_of_finished_runs_waits_for_the_plan_of_a_changed_config(
     assert len([*shown]) == 1, "its run is stored"
 
 
+def test_a_page_without_any_plan_waits_for_some_seconds_and_ends(
+    placed: Callable[..., Place], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "PAUSE", 0.0)
+    monkeypatch.setattr(watching, "PLANNING", 0.2)
+    place = placed()
+    results = place.root / "results"
+    shown = watching.pages(Watch(results, place.store, []), size)
+    next(shown)
+    plan_files.index_file(results).rename(place.root / "index")
+    next(shown)
+    (place.root / "index").rename(plan_files.index_file(results))
+    next(shown)
+    with pytest.raises(DataError, match="there is no plan"):
+        [*watching.pages(Watch(place.root, place.store, []), size)]
+
+
 def test_a_call_of_a_notebook_is_watched_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
