@@ -260,19 +260,17 @@ def join_draws(runs: Mapping[str, Trainable]) -> dict[str, Trainable]:
     joined = dict(runs)
     for form in {*forms.values()}:
         alike = {key: run for key, run in runs.items() if forms.get(key) == form}
-        draws = {
-            id(run.arrays): run.arrays for run in alike.values() if isinstance(run, Simulation)
-        }
-        parts = dict(zip(draws, sample_arrays.join_draws([*draws.values()]), strict=True))
+        draws = [*{run.arrays: None for run in alike.values() if isinstance(run, Simulation)}]
+        parts = dict(zip(draws, sample_arrays.join_draws(draws), strict=True))
         for key, run in alike.items():
             assert isinstance(run, Simulation)
-            joined[key] = replace(run, arrays=parts[id(run.arrays)])
+            joined[key] = replace(run, arrays=parts[run.arrays])
     return joined
 
 
-def stack_of(run: Trainable) -> int:
-    """Return a number that runs share which may be in one stack."""
-    return id(run.arrays.whole) if isinstance(run, Simulation) else 0
+def stack_of(run: Trainable) -> Arrays | None:
+    """Return the samples that runs share which may be in one stack; None if any may."""
+    return run.arrays.whole if isinstance(run, Simulation) else None
 
 
 def _assemble_modalities(assembly: Assembly, modality: np.ndarray) -> ModalitySimulation:

@@ -269,7 +269,7 @@ def join_draws(draws: Sequence[Arrays]) -> list[Arrays]:
 def _form(arrays: Arrays) -> tuple[Any, ...]:
     """Return what the samples of draws must have in common to be joined."""
     if type(arrays) is not Arrays or arrays._x is None or arrays._augment is not None:
-        return (id(arrays),)
+        return (arrays,)
     affine_values = [value.tolist() for value in arrays._affine or ()]
     x, y = arrays._x, arrays._y
     return x.dtype, x.shape[1:], y.dtype, y.shape[1:], arrays.dtype, str(x.device), affine_values

@@ -233,7 +233,7 @@ def _groups(runs: Runs, store: Store, by_run: Mapping[str, Trainable]) -> Iterat
             members = [member for member in saved.extra["members"] if member in by_run]
             remaining = [member for member in remaining if member not in members]
             yield from _with_singles(_Group(members, saved.extra["backend"], saved), runs, store)
-    stacks: dict[int, list[str]] = {}
+    stacks: dict[object, list[str]] = {}
     for run in remaining:
         stacks.setdefault(stack_of(by_run[run]), []).append(run)
     for members in stacks.values():
