@@ -11,7 +11,7 @@ TRACKS := $(patsubst config/tracks/%.yaml,track-%,$(wildcard config/tracks/*.yam
 PAGES := ditto-mmd fedbn fedfa fedfm fedl2p fedlgd fedprox fedsac
 
 .PHONY: help demo compare tracks $(TRACKS) extras $(PAGES) fixtures-demo test test-fast test-changed test-lowest check golden portable \
-	format docs bench bench-gpu lock clean data synthetic synthetic-full
+	format docs bench bench-gpu lock clean data synthetic synthetic-13 synthetic-full
 
 # The packages of a lock file, with a word before, as it takes minutes, and one after.
 define install
@@ -39,6 +39,11 @@ synthetic: $(VENV)/run.stamp ## two columns of published tables, beside what is 
 	$(BIN)/snakemake --config studies=synthetic-0.0,synthetic-0.5
 	$(BIN)/fedloom show synthetic-0.0
 	$(BIN)/fedloom show synthetic-0.5
+
+synthetic-13: $(VENV)/run.stamp ## the same on thirteen data sets each, enough for a test: hours, goes on where it was stopped
+	$(BIN)/snakemake --keep-going --config studies=synthetic-13-0.0,synthetic-13-0.5
+	$(BIN)/fedloom show synthetic-13-0.0 --table paired
+	$(BIN)/fedloom show synthetic-13-0.5 --table paired
 
 synthetic-full: $(VENV)/run.stamp ## the same with every method on three data sets each: many hours, goes on where it was stopped
 	$(BIN)/fedloom plan $(subst $(comma), ,$(FULL))
