@@ -48,7 +48,8 @@ class Presence:
 
     def has(self, client: int, seconds: float) -> bool:
         """Whether a client is there at a time."""
-        return bool(self.leave(np.array([client]), seconds)[0] > seconds)
+        rows = slice(*np.searchsorted(self.clients, [client, client + 1]))
+        return bool(self._contain(seconds, rows).any())
 
     def leave(self, clients: np.ndarray, seconds: float) -> np.ndarray:
         """Return when clients leave that are there at a time.
@@ -58,7 +59,7 @@ class Presence:
             seconds: The time.
 
         Returns:
-            The times, float64 [m]; inf: never.
+            The times, float64 [m], the first at which they are not there; inf: never.
         """
         first, last = (np.searchsorted(self.clients, clients, side) for side in ("left", "right"))
         counts = last - first
@@ -66,19 +67,23 @@ class Presence:
         owner = np.repeat(np.arange(len(clients)), counts)
         own = np.arange(len(owner)) + np.repeat(first - np.cumsum(counts) + counts, counts)
         begin, end = self.begin[own], self.end[own]
-        period, passed = np.full(len(clients), np.inf), np.zeros(len(clients))
+        period = np.full(len(clients), np.inf)
         period[owner] = np.broadcast_to(self.period, self.begin.shape)[own]
-        now = seconds % period
-        while True:
+
+        def last_end(now: np.ndarray) -> np.ndarray:
+            """Return the last end of the intervals that contain each client's time; 0: of none."""
             inside = (begin <= now[owner]) & (now[owner] < end)
-            until = np.zeros(len(clients))
-            np.maximum.at(until, owner[inside], end[inside])
-            stays = (until > 0) & (passed <= period)
-            if not stays.any():
-                times: np.ndarray = np.where(passed > period, np.inf, seconds + passed)
-                return times
-            passed[stays] += until[stays] - now[stays]
-            now[stays] = until[stays] % period[stays]
+            ends = np.zeros(len(clients))
+            np.maximum.at(ends, owner[inside], end[inside])
+            return ends
+
+        times, stays = np.full(len(clients), seconds), np.ones(len(clients), bool)
+        while (inside := stays & ((until := last_end(now := times % period)) > 0)).any():
+            # A sum that is rounded down is a time at which the client is still there.
+            later = np.maximum(times + (until - now), np.nextafter(times, np.inf))
+            times = np.where(inside, later, times)
+            stays = times - seconds <= period
+        return np.where(stays, times, np.inf)
 
     def next_time(self, clients: np.ndarray, seconds: float) -> float:
         """Return the first time, from a time on, at which one of some clients is there.
@@ -96,10 +101,10 @@ class Presence:
             seconds = float(np.nextafter(seconds, np.inf))
         return seconds
 
-    def _contain(self, seconds: float) -> np.ndarray:
-        """Whether each interval contains a time, bool [intervals]."""
-        now = seconds % self.period
-        contain: np.ndarray = (self.begin <= now) & (now < self.end)
+    def _contain(self, seconds: float, rows: slice = slice(None)) -> np.ndarray:
+        """Whether each interval of some rows contains a time, bool [rows]."""
+        now = seconds % np.broadcast_to(self.period, self.begin.shape)[rows]
+        contain: np.ndarray = (self.begin[rows] <= now) & (now < self.end[rows])
         return contain
 
 

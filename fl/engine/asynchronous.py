@@ -33,6 +33,7 @@ from fl.api.participation import ArrivedUploads, AsynchronousServer, DeviceTable
 from fl.api.trees import Tree
 from fl.base import rng
 from fl.base.errors import FedloomError
+from fl.base.units import quantity
 from fl.engine.clock import Clock
 from fl.engine.participation import ends_of_work
 from fl.engine.simulation import Simulation
@@ -87,6 +88,9 @@ def weights_layout(method: Method, context: BuildContext, title: str) -> UploadL
         )
     return layout
 
+
+BREAKS = 10_000
+"""Clients that break off for each upload of an update, before the devices are refused."""
 
 DRAWS = 4
 """Draws among all clients for each that is to begin, before all of them are looked at."""
@@ -143,7 +147,7 @@ class Timeline:
         """Yield the updates 1, 2, ...
 
         Raises:
-            FedloomError: If no client is ever there again.
+            FedloomError: If no client is ever there again, or if none ends its work.
         """
         under_way: list[tuple[float, int, bool, float, int]] = []
         waiting: list[tuple[int, int, float, float]] = []
@@ -165,6 +169,11 @@ class Timeline:
                 if not answers:
                     is_free[client] = True
                     dropped, lost = dropped + 1, lost + end - begin
+                    if dropped > BREAKS * self.size:
+                        problem = f"devices: {dropped} clients broke off after update {version},"
+                        problem += f" before {quantity(self.size, 'upload')} arrived"
+                        advice = "less failure, faster devices, or longer times of presence"
+                        raise FedloomError(problem, advice=advice)
                     continue
                 waiting.append((client, was_sent, begin, end))
                 if len(waiting) == self.size:

@@ -55,6 +55,27 @@ def test_a_timeline_is_the_one_by_hand() -> None:
     assert [u.sent for u in (first, second, third)] == [3, 2, 2]
 
 
+@pytest.mark.parametrize("size", [1, 4])
+def test_clients_that_come_and_go_keep_no_update_waiting(size: int) -> None:
+    """Each is there for a third of a minute, and its work may take longer than that."""
+    begin = np.sort(np.random.default_rng(3).uniform(0, 42, 20))
+    presence = Presence(np.arange(20), begin, begin + 18, 60.0)
+    devices = replace(table_of(np.ones(20)), failure=np.full(20, 0.2), presence=presence)
+    seconds = np.random.default_rng(4).uniform(2, 30, 20)
+    timeline = Timeline(devices, np.arange(20), lambda round_: seconds, size, 10, seed=0)
+    updates = [update for update, _ in zip(timeline.updates(), range(200), strict=False)]
+    assert len(updates) == 200
+    assert (np.diff([update.seconds for update in updates]) >= 0).all()
+    assert max(update.dropped for update in updates) < 20 * size
+
+
+def test_devices_on_which_nobody_ends_are_told() -> None:
+    devices = replace(table_of(np.ones(3)), failure=np.ones(3))
+    timeline = Timeline(devices, np.arange(3), lambda round_: np.ones(3), 1, 2, seed=0)
+    with pytest.raises(FedloomError, match=r"(?s)before 1 upload arrived.*less failure"):
+        next(timeline.updates())
+
+
 def test_a_client_takes_as_long_before_training_as_after_it() -> None:
     """What a network finds out in its first step of all counts for nobody."""
     run = arriving("ditto", FedBuff(size=2, concurrency=3), rounds=2)

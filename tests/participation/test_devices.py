@@ -56,6 +56,19 @@ def test_presence_by_hand() -> None:
     assert presence.next_time(np.array([2]), 0.0) == np.inf
 
 
+def test_a_client_is_no_longer_there_when_it_leaves() -> None:
+    """Else a server would send it a model again and again at one time."""
+    presence = built("equal", 20, present=0.3, day=60).presence
+    assert presence is not None
+    for seconds in np.random.default_rng(0).uniform(0, 1e5, 300):
+        clients = presence.present(seconds)
+        for client, time in zip(clients, presence.leave(clients, seconds), strict=True):
+            assert presence.has(int(client), seconds)
+            assert not presence.has(int(client), time)
+            assert client not in presence.present(time)
+            assert seconds < time <= seconds + 18 + 1e-9
+
+
 def test_clients_may_have_periods_of_their_own() -> None:
     presence = Presence(
         np.array([0, 1]), np.array([1.0, 1.0]), np.array([2.0, 2.0]), np.array([4.0, 10.0])

@@ -20,7 +20,9 @@ KILLS = int(os.environ.get("KILLS", "1"))
 SEED = int(os.environ.get("KILL_SEED", time.time_ns() % 10**6))
 
 CLIENTS = 8
-UNEQUAL = {"log-normal": {"speed": 1e6, "speed_sigma": 1.0, "failure": 0.1}}
+UNEQUAL = {
+    "log-normal": {"speed": 1e6, "speed_sigma": 1.0, "failure": 0.1, "present": 0.6, "day": 1}
+}
 FEDBUFF = {"fedbuff": {"size": 2, "concurrency": 5}}
 METHODS: dict[str, dict[str, Any]] = {
     "fedbuff": {"method": "fedavg", "asynchronous": FEDBUFF},

@@ -37,7 +37,7 @@ class Classes:
     speeds: tuple[Positive, ...] = (SPEED, SPEED / 5)
     downloads: tuple[Positive, ...] = (DOWNLOAD,)
     uploads: tuple[Positive, ...] = (UPLOAD,)
-    failure: Share = 0.0
+    failure: Annotated[float, Bound(low=0, below=1)] = 0.0
     present: Annotated[float, Bound(low=0.001, high=1)] = 1.0
     day: Annotated[float, Bound(low=1)] = DAY
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from fl.api import ALL_TASKS, Bound, BuildContext, DeviceTable, Positive, Share
+from fl.api import ALL_TASKS, Bound, BuildContext, DeviceTable, Positive
 from fl.blocks.device_draws import DAY, DOWNLOAD, SPEED, UPLOAD, device_table
 
 
@@ -28,7 +28,7 @@ class Equal:
     speed: Positive = SPEED
     download: Positive = DOWNLOAD
     upload: Positive = UPLOAD
-    failure: Share = 0.0
+    failure: Annotated[float, Bound(low=0, below=1)] = 0.0
     present: Annotated[float, Bound(low=0.001, high=1)] = 1.0
     day: Annotated[float, Bound(low=1)] = DAY
 

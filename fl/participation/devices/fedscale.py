@@ -25,11 +25,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from fl.api import ALL_TASKS, BuildContext, DeviceTable, Positive, Presence, Share, rng
+from fl.api import ALL_TASKS, Bound, BuildContext, DeviceTable, Positive, Presence, rng
 from fl.base.errors import DataError, wrap_read_errors
 from fl.base.files import is_file
 from fl.base.folders import path_of
@@ -56,7 +56,7 @@ class Fedscale:
     behaviour: str | None = None
     sample_operations: Positive = 6e8
     order: Literal["drawn", "file"] = "drawn"
-    failure: Share = 0.0
+    failure: Annotated[float, Bound(low=0, below=1)] = 0.0
 
     tasks: ClassVar = ALL_TASKS
     files: ClassVar = ("capacity", "behaviour")

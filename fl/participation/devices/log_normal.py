@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from fl.api import ALL_TASKS, Bound, BuildContext, DeviceTable, NonNegative, Positive, Share
+from fl.api import ALL_TASKS, Bound, BuildContext, DeviceTable, NonNegative, Positive
 from fl.blocks.device_draws import DAY, DOWNLOAD, SPEED, UPLOAD, device_table, log_normal_factors
 
 
@@ -38,7 +38,7 @@ class LogNormal:
     download: Positive = DOWNLOAD
     upload: Positive = UPLOAD
     bandwidth_sigma: NonNegative = 0.6
-    failure: Share = 0.0
+    failure: Annotated[float, Bound(low=0, below=1)] = 0.0
     present: Annotated[float, Bound(low=0.001, high=1)] = 1.0
     day: Annotated[float, Bound(low=1)] = DAY
 

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from fl.api import ALL_TASKS, Bound, BuildContext, DeviceTable, Positive, Share
+from fl.api import ALL_TASKS, Bound, BuildContext, DeviceTable, Positive
 from fl.blocks.device_draws import DAY, DOWNLOAD, SPEED, UPLOAD, device_table, uniform_draws
 
 
@@ -42,7 +42,7 @@ class Zipf:
     ranks: Annotated[int, Bound(low=2, high=1_000_000)] = 100
     download: Positive = DOWNLOAD
     upload: Positive = UPLOAD
-    failure: Share = 0.0
+    failure: Annotated[float, Bound(low=0, below=1)] = 0.0
     present: Annotated[float, Bound(low=0.001, high=1)] = 1.0
     day: Annotated[float, Bound(low=1)] = DAY
 
