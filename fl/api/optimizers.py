@@ -70,16 +70,16 @@ def sgd(momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
 
     def step(params: AnyTree, grads: Tree, state: Tree, lr: Rate) -> tuple[AnyTree, Tree]:
         weights, direction = tuple(trees.leaves(params)), tuple(trees.leaves(grads))
-        if _is_in_place(weights, direction, trees.leaves(state), grads, lr):
+        velocity = tuple(trees.leaves(state))
+        if _is_in_place(weights, direction, velocity, grads, lr):
             weights = tuple(weight.detach() for weight in weights)
-            step_in_place(weights, direction, tuple(trees.leaves(state)), float(lr))
+            step_in_place(weights, direction, velocity, float(lr))
             return trees.unflatten(params, weights), state
         free = _free(grads)
         if weight_decay:
             direction = _sum(direction, weights, weight_decay, free)
         new_state = {}
         if momentum:
-            velocity = tuple(trees.leaves(state["momentum"]))
             if nesterov:
                 velocity = torch_internals.add_lists(direction, velocity, alpha=momentum)
                 direction = _sum(direction, velocity, momentum, free)
@@ -154,8 +154,9 @@ def _is_in_place(
     """Whether a step may be made in place, for leaves of the same memory layout."""
     if not isinstance(tree, trees.Scratch) or not tree.in_place or isinstance(lr, Tensor):
         return False
-    groups = zip(weights, grads, *([state] if state else []), strict=True)
-    return all(len({leaf.stride() for leaf in group}) == 1 for group in groups)
+    layouts = [leaf.stride() for leaf in weights]
+    others = (grads, state) if state else (grads,)
+    return all([leaf.stride() for leaf in leaves] == layouts for leaves in others)
 
 
 def _free(grads: Tree) -> Leaves | None:

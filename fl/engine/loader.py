@@ -98,7 +98,7 @@ class Batches:
             rows, steps = slice(0, counts[begin]), slice(begin, begin + prefetch)
             batch = self._gather(partial(_select_by_step, rows, steps))
             for index, count in enumerate(counts[steps]):
-                yield count, trees.take(trees.take(batch, index), slice(0, count))
+                yield count, trees.apply(partial(_select_rows, index, count), batch)
 
     def iterate_turns(self, rows: Tensor, steps: np.ndarray) -> Iterator[Batch]:
         """Yield for each time the batches of some clients, each client at its own step.
@@ -156,6 +156,10 @@ def _label_options(schedule: Schedule, arrays: Arrays, index: Tensor) -> dict[st
     if schedule.smoothing:
         options[SMOOTHING] = torch.full_like(index, schedule.smoothing, dtype=arrays.dtype)
     return options
+
+
+def _select_rows(step: int, count: int, tensor: Tensor) -> Tensor:
+    return tensor[step, :count] if count < tensor.shape[1] else tensor[step]
 
 
 def _select_by_step(rows: slice, steps: slice, tensor: Tensor) -> Tensor:

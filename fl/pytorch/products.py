@@ -26,7 +26,7 @@ def outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         bias: Shifts b, [clients, out], or None.
     """
     if is_by_numpy(x, weight, bias):
-        products = _transposed(x, weight.mT)
+        products = _multiply_stacks(_array(x), _array(weight).swapaxes(-1, -2))
         return products if bias is None else products.add_(bias.unsqueeze(-2))
     if bias is None:
         return torch.bmm(x, weight.mT)
@@ -36,28 +36,27 @@ def outputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def input_gradients(slopes: Tensor, weight: Tensor) -> Tensor:
     """Return the gradients by the inputs of `outputs` from those by the outputs."""
     if is_by_numpy(slopes, weight):
-        return _transposed(slopes, weight)
+        return _multiply_stacks(_array(slopes), _array(weight))
     return torch.bmm(slopes, weight)
 
 
 def weight_gradients(slopes: Tensor, x: Tensor) -> Tensor:
     """Return the gradients by the weights of `outputs` from those by the outputs."""
-    return multiply(slopes.mT, x) if is_by_numpy(slopes, x) else torch.bmm(slopes.mT, x)
+    if is_by_numpy(slopes, x):
+        return _multiply(_array(slopes).swapaxes(-1, -2), _array(x))
+    return torch.bmm(slopes.mT, x)
 
 
-def _transposed(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x W, stored transposed if W has more columns than x has rows.
+def _multiply_stacks(first: np.ndarray, second: np.ndarray) -> Tensor:
+    """Return the products, stored transposed if they have more columns than rows.
 
     OpenBLAS is fastest with the larger number of rows first.
     """
-    rows, columns = x.shape[-2], weight.shape[-1]
-    if columns <= rows:
-        return multiply(x, weight)
-    # No view, so that layers may change it in place.
-    strides = (columns * rows, 1, rows)
-    product = torch.empty_strided((len(x), rows, columns), strides, dtype=x.dtype)
-    _multiply_into(product.mT, weight.mT, x.mT)
-    return product
+    if second.shape[-1] <= first.shape[-2]:
+        return _multiply(first, second)
+    product = _product(second.swapaxes(-1, -2), first.swapaxes(-1, -2))
+    # No view of PyTorch's, so that layers may change it in place.
+    return torch.from_numpy(product.swapaxes(-1, -2))
 
 
 def is_by_numpy(tensor: Tensor, *others: Tensor | None) -> bool:
@@ -66,11 +65,14 @@ def is_by_numpy(tensor: Tensor, *others: Tensor | None) -> bool:
     These are autograd, autocast, which chooses types, and a counter of operations. Tensors of
     different types are PyTorch's as well, which refuses them.
     """
+    dtype = tensor.dtype
+    if dtype not in TYPES or tensor.device.type != "cpu":
+        return False
+    for other in others:  # In every step of a training: a generator would take twice as long.
+        if other is not None and other.dtype != dtype:
+            return False
     return (
-        tensor.device.type == "cpu"
-        and tensor.dtype in TYPES
-        and all(other is None or other.dtype == tensor.dtype for other in others)
-        and torch.get_num_threads() == 1
+        torch.get_num_threads() == 1
         and not torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
         and not torch_internals.count_dispatch_modes()
@@ -79,15 +81,18 @@ def is_by_numpy(tensor: Tensor, *others: Tensor | None) -> bool:
 
 def multiply(first: Tensor, second: Tensor) -> Tensor:
     """Return the product of matrices, or of two stacks of them, by NumPy."""
-    product = torch.empty((*first.shape[:-1], second.shape[-1]), dtype=first.dtype)
-    _multiply_into(product, first, second)
-    return product
+    return _multiply(_array(first), _array(second))
 
 
-def _multiply_into(product: Tensor, first: Tensor, second: Tensor) -> None:
-    """Write the products of matrices into memory, without NumPy's warnings of numbers too large."""
+def _multiply(first: np.ndarray, second: np.ndarray) -> Tensor:
+    return torch.from_numpy(_product(first, second))
+
+
+def _product(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the products of matrices, without NumPy's warnings of numbers too large."""
     with np.errstate(over="ignore", invalid="ignore"):
-        np.matmul(_array(first), _array(second), out=product.numpy())
+        product: np.ndarray = np.matmul(first, second)
+    return product
 
 
 def _array(tensor: Tensor) -> np.ndarray:
