@@ -17,6 +17,7 @@ arithmetic.choose()  # Before NumPy and PyTorch are imported.
 
 import mounting  # noqa: E402
 import planning  # noqa: E402
+import preloaded  # noqa: E402
 import torch  # noqa: E402
 
 # A plugin's own methods come under the contract: FEDLOOM_PLUGINS=mylab pytest tests/contract
@@ -32,6 +33,11 @@ torch.set_num_threads(1)  # On tensors as small as these, more threads only wait
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: there is always a test that waits, for Slurm or for a disk."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+def pytest_xdist_setupnodes() -> None:
+    """Before the workers are started: what they start from a preloaded Python has one server."""
+    preloaded.share()
 
 
 @pytest.fixture(autouse=True)
