@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,6 +153,15 @@ class TrackResults:
     tried: pd.DataFrame
     tuning: pd.DataFrame
     about: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def values_of(self, entry: str, role: str, budget: int) -> pd.DataFrame:
+        """Return the rows of ``values`` of an entry, for clients of a role at a budget."""
+        return self._values_by_entry.get((budget, role, entry), self.values.iloc[:0])
+
+    @cached_property
+    def _values_by_entry(self) -> dict[Any, pd.DataFrame]:
+        """Grouped once, as comparisons ask for the values of every entry many times."""
+        return dict(iter(self.values.groupby(["budget", "clients", "entry"])))
 
 
 def track_results(
@@ -332,12 +342,9 @@ def entry_values(
     runs = runs[(runs["entry"] == entry) & (runs["clients"] == role) & (runs["budget"] == budget)]
     if runs.empty or not runs["state"].isin([COMPLETE, DIVERGED]).all():
         return None
-    values = results.values
-    values = values[(values["clients"] == role) & (values["budget"] == budget)]
-    measured = values[values["entry"] == entry]
+    measured, floor = (results.values_of(name, role, budget) for name in (entry, FLOOR))
     lost = runs.loc[runs["state"] == DIVERGED, "draw"]
-    floor = values[(values["entry"] == FLOOR) & values["draw"].isin(lost)]
-    scored = pd.concat([measured, floor]).dropna(subset=["value"])
+    scored = pd.concat([measured, floor[floor["draw"].isin(lost)]]).dropna(subset=["value"])
     return scored.pivot(index="client", columns="draw", values="value").astype("float64")
 
 
@@ -450,10 +457,9 @@ def _failed_draws(
     results: TrackResults, track: Track, values: pd.DataFrame, role: str, budget: int
 ) -> int:
     """Return the number of draws in which values, `entry_values`, are not better than the floor."""
-    table = results.values
-    table = table[(table["clients"] == role) & (table["budget"] == budget)]
     # Means of the same numbers in the same order, as a run that diverged is equal to the floor.
-    floor = table[table["entry"] == FLOOR].pivot(index="client", columns="draw", values="value")
+    rows = results.values_of(FLOOR, role, budget)
+    floor = rows.pivot(index="client", columns="draw", values="value")
     gains: pd.Series = track.sign * (values.mean() - floor.astype("float64").mean())
     return int((gains <= 0).sum())
 
