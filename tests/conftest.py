@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -63,6 +65,27 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     with mounting.mounted(folder, ["-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]):
         yield folder
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``once(name, make)``: the path of which ``make`` made something, in one worker for all of
+    them. Nobody changes what is there.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def found(name: str, make: Callable[[Path], object]) -> Path:
+        path, made = shared / name, shared / f"{name}.made"
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                shutil.rmtree(path, ignore_errors=True)
+                make(path)
+                made.touch()
+        return path
+
+    return found
 
 
 @pytest.fixture(scope="module")
