@@ -42,6 +42,27 @@ def pytest_xdist_setupnodes() -> None:
     preloaded.share()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes begins first, so that no worker is left alone with it at the end.
+
+    Each worker gets a stretch of the list, and from the ends of others' when it has none left. The
+    tests of Slurm, which mostly wait, are the first ones of the first worker; those of an emulator,
+    which mostly compute, the first ones of the other workers.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    if workers == 1:
+        return
+    waiting, computing = (
+        [item for item in items if item.get_closest_marker(name)]
+        for name in ("cluster", "emulator")
+    )
+    items[:] = waiting + [item for item in items if item not in {*waiting, *computing}]
+    for i, item in enumerate(computing):
+        worker = 1 + i % (workers - 1)
+        # One behind the first: stretches differ in length by a test.
+        items.insert(worker * len(items) // workers + 1, item)
+
+
 @pytest.fixture(autouse=True)
 def _torch_as_it_was() -> Iterator[None]:
     """Training in this process sets the number of threads and what may be indeterminate."""

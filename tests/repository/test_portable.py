@@ -38,6 +38,7 @@ def test_bits_are_those_of_their_version(here: dict[str, str]) -> None:
     assert here == kept["hashes"]
 
 
+@pytest.mark.emulator
 @pytest.mark.skipif(EMULATOR is None, reason="needs qemu-user")
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_all_processors_compute_the_same_bits(
