@@ -6,6 +6,9 @@ PEERS_VENV := .venv-peers
 LOWEST := .venv-lowest
 DOCS := .venv-docs
 
+# Python compiles code once, and not for each process and each worker of the tests, whatever the user's shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 TRACKS := $(patsubst config/tracks/%.yaml,track-%,$(wildcard config/tracks/*.yaml))
 
 PAGES := ditto-mmd fedbn fedfa fedfm fedl2p fedlgd fedprox fedsac

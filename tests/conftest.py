@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ arithmetic.choose()  # Before NumPy and PyTorch are imported.
 
 import mounting  # noqa: E402
 import planning  # noqa: E402
+import preloaded  # noqa: E402
 import torch  # noqa: E402
 
 # A plugin's own methods come under the contract: FEDLOOM_PLUGINS=mylab pytest tests/contract
@@ -32,6 +35,32 @@ torch.set_num_threads(1)  # On tensors as small as these, more threads only wait
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: there is always a test that waits, for Slurm or for a disk."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+def pytest_xdist_setupnodes() -> None:
+    """Before the workers are started: what they start from a preloaded Python has one server."""
+    preloaded.share()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes begins first, so that no worker is left alone with it at the end.
+
+    Each worker gets a stretch of the list, and from the ends of others' when it has none left. The
+    tests of Slurm, which mostly wait, are the first ones of the first worker; those of an emulator,
+    which mostly compute, the first ones of the other workers.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    if workers == 1:
+        return
+    waiting, computing = (
+        [item for item in items if item.get_closest_marker(name)]
+        for name in ("cluster", "emulator")
+    )
+    items[:] = waiting + [item for item in items if item not in {*waiting, *computing}]
+    for i, item in enumerate(computing):
+        worker = 1 + i % (workers - 1)
+        # One behind the first: stretches differ in length by a test.
+        items.insert(worker * len(items) // workers + 1, item)
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +86,27 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     with mounting.mounted(folder, ["-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]):
         yield folder
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``once(name, make)``: the path of which ``make`` made something, in one worker for all of
+    them. Nobody changes what is there.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def found(name: str, make: Callable[[Path], object]) -> Path:
+        path, made = shared / name, shared / f"{name}.made"
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not made.exists():
+                shutil.rmtree(path, ignore_errors=True)
+                make(path)
+                made.touch()
+        return path
+
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from fl.base.schema import DIVERGED, SETTING, SHARES, rising
-from fl.report import claims, summaries
+from fl.report import claims
 from fl.report.cells import NOTHING, Table, multiple, number, probability
 from fl.report.claims_tables import MOST_PAIRS
 from fl.report.facts import Facts
@@ -35,8 +35,7 @@ BOTH_MISS = "both miss it"
 
 def timed_curves(facts: Facts) -> pd.DataFrame:
     """Return the value of each run after each evaluated round, with simulated seconds and bytes."""
-    lines = summaries.run_curves(facts.rows, facts.runs, facts.metric)
-    lines = lines.dropna(subset="simulated_seconds")
+    lines = facts.curves.dropna(subset="simulated_seconds")
     return lines.assign(seconds=lines["simulated_seconds"])
 
 

@@ -28,7 +28,7 @@ COST_COLUMNS = (Column("time of\na run"), Column("bytes of\na run"))
 
 def pace_table(facts: Facts) -> Table | None:
     """Return rounds and time to shares of each method's final value, and of the best method's."""
-    frame = _nested(facts, summaries.pace(facts.rows, facts.runs, facts.metric))
+    frame = _nested(facts, facts.pace)
     if frame.empty:
         return None
     timed = f"{100 * TIMED_SHARE:g} %"
@@ -50,8 +50,7 @@ def pace_table(facts: Facts) -> Table | None:
 def costs_table(facts: Facts) -> Table | None:
     """Return costs by client and round, and the bytes of all clients to a share of final values."""
     runs_with_traffic = facts.runs[facts.runs["traffic"].notna()].drop_duplicates("run")
-    runs = summaries.pace(facts.rows, facts.runs, facts.metric)
-    runs = runs.merge(
+    runs = facts.pace.merge(
         runs_with_traffic[["run", *COST_KEYS]].astype(dict.fromkeys(COST_KEYS, "float64")), on="run"
     )
     if runs.empty:

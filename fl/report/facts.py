@@ -267,6 +267,16 @@ class Facts:
         return self.summarise(self.metric)
 
     @cached_property
+    def curves(self) -> pd.DataFrame:
+        """The values of runs by round, see `fl.report.summaries.run_curves`."""
+        return summaries.run_curves(self.rows, self.runs, self.metric)
+
+    @cached_property
+    def pace(self) -> pd.DataFrame:
+        """What runs take to shares of their final value, see `fl.report.summaries.pace`."""
+        return summaries.pace(self.rows, self.runs, self.metric)
+
+    @cached_property
     def claims(self) -> pd.DataFrame:
         """Comparisons of methods, see `fl.report.claims.compare_methods`."""
         return self.claims_on(self.metric)

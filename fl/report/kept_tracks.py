@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,6 +153,20 @@ class TrackResults:
     tried: pd.DataFrame
     tuning: pd.DataFrame
     about: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def values_of(self, entry: str, role: str, budget: int) -> pd.DataFrame:
+        """Return the rows of ``values`` of an entry, for clients of a role at a budget."""
+        return self._values_by_entry.get((budget, role, entry), self.values.iloc[:0])
+
+    @cached_property
+    def _values_by_entry(self) -> dict[Any, pd.DataFrame]:
+        """Grouped once, as comparisons ask for the values of every entry many times."""
+        return dict(iter(self.values.groupby(["budget", "clients", "entry"])))
+
+    @cached_property
+    def entry_values(self) -> dict[tuple[str, str, int], pd.DataFrame | None]:
+        """What `entry_values` has returned, by its arguments."""
+        return {}
 
 
 def track_results(
@@ -328,16 +343,21 @@ def entry_values(
         role: The clients, participants or newcomers.
         budget: The budget.
     """
+    key = entry, role, budget
+    if key not in results.entry_values:
+        results.entry_values[key] = _entry_values(results, *key)
+    return results.entry_values[key]
+
+
+def _entry_values(results: TrackResults, entry: str, role: str, budget: int) -> pd.DataFrame | None:
+    """Return `entry_values`, computed."""
     runs = results.runs
     runs = runs[(runs["entry"] == entry) & (runs["clients"] == role) & (runs["budget"] == budget)]
     if runs.empty or not runs["state"].isin([COMPLETE, DIVERGED]).all():
         return None
-    values = results.values
-    values = values[(values["clients"] == role) & (values["budget"] == budget)]
-    measured = values[values["entry"] == entry]
+    measured, floor = (results.values_of(name, role, budget) for name in (entry, FLOOR))
     lost = runs.loc[runs["state"] == DIVERGED, "draw"]
-    floor = values[(values["entry"] == FLOOR) & values["draw"].isin(lost)]
-    scored = pd.concat([measured, floor]).dropna(subset=["value"])
+    scored = pd.concat([measured, floor[floor["draw"].isin(lost)]]).dropna(subset=["value"])
     return scored.pivot(index="client", columns="draw", values="value").astype("float64")
 
 
@@ -450,10 +470,9 @@ def _failed_draws(
     results: TrackResults, track: Track, values: pd.DataFrame, role: str, budget: int
 ) -> int:
     """Return the number of draws in which values, `entry_values`, are not better than the floor."""
-    table = results.values
-    table = table[(table["clients"] == role) & (table["budget"] == budget)]
     # Means of the same numbers in the same order, as a run that diverged is equal to the floor.
-    floor = table[table["entry"] == FLOOR].pivot(index="client", columns="draw", values="value")
+    rows = results.values_of(FLOOR, role, budget)
+    floor = rows.pivot(index="client", columns="draw", values="value")
     gains: pd.Series = track.sign * (values.mean() - floor.astype("float64").mean())
     return int((gains <= 0).sum())
 

@@ -409,25 +409,27 @@ def pace(rows: pd.DataFrame, runs: pd.DataFrame, metric: str) -> pd.DataFrame:
         finals = setting.groupby(["method", "run"])["final"].first().groupby("method").mean()
         best = finals.max() if up else finals.min()
         for key, run in setting.groupby([*KEY, "run"], sort=False):
-            goal = run["final"].iloc[0]
-            timed = _first_at_share(run, goal, TIMED_SHARE, up)
+            values, final = run["value"].to_numpy(), run["final"].iloc[0]
+            goals = {str(share): (final, share) for share in PACE_SHARES}
+            goals |= {"best": (best, TIMED_SHARE)}
             record = dict(zip([*KEY, "run"], key, strict=True))
-            record |= {
-                str(share): _first_at_share(run, goal, share, up)["round"] for share in PACE_SHARES
-            }
-            record |= {"best": _first_at_share(run, best, TIMED_SHARE, up)["round"]}
-            records.append(record | {name: timed[name] for name in ("seconds", "bytes")})
+            for name, (goal, share) in goals.items():
+                record[name] = _at(run["round"], _first_at_share(values, goal, share, up))
+            place = _first_at_share(values, final, TIMED_SHARE, up)
+            records.append(record | {name: _at(run[name], place) for name in ("seconds", "bytes")})
     names = [*KEY, "run", *map(str, PACE_SHARES), "best", "seconds", "bytes"]
     return pd.DataFrame(records, columns=names)
 
 
-def _first_at_share(run: pd.DataFrame, goal: float, share: float, up: bool) -> dict[Any, Any]:
-    """Return the first round of a run at a share of ``goal``; ``up``: if values rise."""
-    values = run["value"]
-    reached = run[values >= share * goal - 1e-12 if up else values <= goal / share + 1e-12]
-    if reached.empty:
-        return dict.fromkeys(("round", "seconds", "bytes"), np.nan)
-    return reached.iloc[0].to_dict()
+def _first_at_share(values: np.ndarray, goal: float, share: float, up: bool) -> int | None:
+    """Return the place of the first value at a share of ``goal``; ``up``: if values rise."""
+    is_there = values >= share * goal - 1e-12 if up else values <= goal / share + 1e-12
+    return int(is_there.argmax()) if is_there.any() else None
+
+
+def _at(column: pd.Series, place: int | None) -> Any:
+    """Return the entry of a column at a place; NaN without one."""
+    return np.nan if place is None else column.iloc[place]
 
 
 def _with_totals(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -445,7 +447,8 @@ def _with_totals(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     lengths = table["rounds"].astype("float64")
     pace = table["seconds"] / lengths.where(lengths > 0)
     seconds = rows["run"].map(table["seconds_before"]) + rows["run"].map(pace) * rows["round"]
-    sent = {run: _total_bytes(table.loc[run].to_dict()) for run in rows["run"].unique()}
+    used = table.loc[rows["run"].unique()]
+    sent = dict(zip(used.index, map(_total_bytes, used.to_dict("records")), strict=True))
     bytes_by_round = rows[["run", "round"]].drop_duplicates()
     bytes_by_round["bytes"] = [
         sent[run][number] for run, number in bytes_by_round.itertuples(index=False)

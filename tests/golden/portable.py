@@ -57,6 +57,11 @@ def measured(path: Path, *emulator: str) -> dict[str, str]:
         if done.returncode >= 0:
             break
     assert done.returncode == 0, done.stderr
+    return read(path)
+
+
+def read(path: Path) -> dict[str, str]:
+    """The hashes in a file of `measured`."""
     return dict(map(json.loads, path.read_text().splitlines()))
 
 

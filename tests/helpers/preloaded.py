@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import gc
 import importlib
@@ -64,32 +65,63 @@ os._exit(status)
 
 @functools.cache
 def python(library: str = "") -> str:
-    """The program; its server lives as long as this process, with a library before those of C."""
-    # Not below pytest's folder: the path of a socket may not be longer than 107 characters.
-    folder = Path(tempfile.mkdtemp(prefix="fedloom-python-"))
-    address, program = folder / "socket", folder / "python"
-    fields = {"python": sys.executable, "modules": MODULES, "address": str(address)}
-    program.write_text(CLIENT.format(**fields, passed=tuple(map(int, PASSED))))
-    program.chmod(0o755)
-    environment = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
-    if library:
-        environment["LD_PRELOAD"] = library
-    server = subprocess.Popen(
-        [sys.executable, "-P", __file__, str(program)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        cwd=folder,
-        start_new_session=True,
-    )
-    _SERVERS.append(server)
-    assert server.stdout is not None
-    assert server.stdout.readline() == b"ready\n", "the server of a preloaded Python did not start"
+    """The program; its server lives as long as this process, with a library before those of C.
+
+    Without a library it is one server for all workers of a test session, see `share`.
+    """
+    is_shared = not library and SHARED in os.environ
+    folder = Path(os.environ[SHARED]) if is_shared else _held()
+    program = folder / "python"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            _start(program, library)
     return str(program)
 
 
+def share() -> None:
+    """Let the processes that this one starts have one server, which lives as long as this one."""
+    os.environ[SHARED] = str(_held())
+
+
+SHARED = "FEDLOOM_TESTS_PYTHON"
+"""Variable with the folder of the shared server."""
+
+
+def _held() -> Path:
+    """A new folder; whoever reads its file ``alive`` meets an end when this process is gone."""
+    # Not below pytest's folder: the path of a socket may not be longer than 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="fedloom-python-"))
+    os.mkfifo(folder / "alive")
+    os.open(folder / "alive", os.O_RDWR)  # And never closed.
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _start(program: Path, library: str) -> None:
+    """Start a server, and write its client."""
+    fields = {"python": sys.executable, "modules": MODULES, "address": f"{program.parent}/socket"}
+    environment = {key: text for key, text in os.environ.items() if not key.startswith("PYTHON")}
+    if library:
+        environment["LD_PRELOAD"] = library
+    with (program.parent / "alive").open("rb", buffering=0) as alive:
+        server = subprocess.Popen(
+            [sys.executable, "-P", __file__, str(program)],
+            stdin=alive,
+            stdout=subprocess.PIPE,
+            env=environment,
+            cwd=program.parent,
+            start_new_session=True,
+        )
+    _SERVERS.append(server)
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n", "the server of a preloaded Python did not start"
+    program.write_text(CLIENT.format(**fields, passed=tuple(map(int, PASSED))))
+    program.chmod(0o755)
+
+
 _SERVERS: list[subprocess.Popen[bytes]] = []
-"""Their standard input is open for as long as this process lives, and that is how they know."""
+"""Kept, as a `Popen` that is forgotten warns that its process is not over."""
 
 
 def serve(program: Path) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,14 +16,12 @@ def _any_name(any_name: None) -> None:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def built(once: Callable[..., Path]) -> Callable[[str], Path]:
     """``built("six")``: the folder of results whose report is built; tests only read it."""
 
-    @cache
-    def build(study: str) -> Path:
-        results = tmp_path_factory.mktemp(study) / "results"
+    def build(study: str, root: Path) -> None:
+        results = root / "results"
         {"quickstart": write_study, "six": write_six}[study](results)
         report.build(study, results, results / "runs")
-        return results
 
-    return build
+    return lambda study: once(f"report-{study}", partial(build, study)) / "results"

@@ -8,6 +8,7 @@ qemu 7.2 computes PyTorch's `grid_sample` wrongly, by half of an image's range.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,8 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return portable.measured(tmp_path_factory.mktemp("portable") / "here")
+def here(once: Callable[..., Path]) -> dict[str, str]:
+    return portable.read(once("portable", portable.measured))
 
 
 def test_bits_are_those_of_their_version(here: dict[str, str]) -> None:
@@ -37,6 +38,7 @@ def test_bits_are_those_of_their_version(here: dict[str, str]) -> None:
     assert here == kept["hashes"]
 
 
+@pytest.mark.emulator
 @pytest.mark.skipif(EMULATOR is None, reason="needs qemu-user")
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_all_processors_compute_the_same_bits(
