@@ -64,6 +64,19 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.1f} days"
 
 
+def precise_duration(seconds: float) -> str:
+    """Return a duration with three digits: ``0.0421 s``, ``6.76 s``, ``131 s``, ``1.86 h``."""
+    for limit, factor, unit in ((999.5, 1, "s"), (48 * 3600, 3600, "h")):
+        if seconds < limit:
+            return f"{_digits(seconds / factor)} {unit}"
+    return f"{_digits(seconds / 86400)} days"
+
+
+def _digits(value: float) -> str:
+    """Return a number with three digits, or as a whole number: ``0.278``, ``42.0``, ``1234``."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:#.3g}"
+
+
 def size(count: float) -> str:
     """Return a number of bytes in words: ``944 B``, ``12.3 kB`` (1,000 bytes each), ``1.20 GB``."""
     return _scaled(count, "B", "kMGTPE")

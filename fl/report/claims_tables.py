@@ -125,9 +125,15 @@ MOST_PAIRS = 30
 """Largest number of pairs in the table of a study without a baseline, which compares all pairs."""
 
 
-def paired_table(facts: Facts) -> Table | None:
-    """Return the table of methods against the baseline and of contrasts, or of all pairs."""
-    return _paired_table(facts, "paired", facts.claims)
+def paired_table(facts: Facts, name: str = "paired", prefix: str = "") -> Table | None:
+    """Return the table of methods against the baseline and of contrasts, or of all pairs.
+
+    Args:
+        facts: The study.
+        name: Name of the table.
+        prefix: Beginning of the caption, if final values are those of a part of the rounds.
+    """
+    return _paired_table(facts, name, facts.claims, prefix)
 
 
 def unseen_paired_table(facts: Facts) -> Table | None:
@@ -144,7 +150,7 @@ def _paired_table(facts: Facts, name: str, frame: pd.DataFrame, prefix: str = ""
         facts: The study.
         name: Name of the table.
         frame: Comparisons, see `fl.report.claims.compare_methods`.
-        prefix: Beginning of the caption, which names the clients.
+        prefix: Beginning of the caption.
     """
     baseline, metric = facts.plan.baseline, facts.metric
     if frame.empty or (baseline is None and len(frame) > MOST_PAIRS):

@@ -33,12 +33,6 @@ BOTH_MISS = "both miss it"
 """Reason why a comparison says nothing: each method has a run that does not reach the value."""
 
 
-def timed_curves(facts: Facts) -> pd.DataFrame:
-    """Return the value of each run after each evaluated round, with simulated seconds and bytes."""
-    lines = facts.curves.dropna(subset="simulated_seconds")
-    return lines.assign(seconds=lines["simulated_seconds"])
-
-
 def goal_text(facts: Facts) -> str:
     """Return the value to which time is counted in words."""
     if facts.plan.goal is None:
@@ -52,7 +46,7 @@ def times_to_goal(facts: Facts, lines: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         facts: The study.
-        lines: `timed_curves`.
+        lines: `Facts.timed_curves`.
 
     Returns:
         By setting, method and run: ``reaches``, whether the run reaches the value;
@@ -147,7 +141,7 @@ def _ratio(logarithm: float, method_misses: bool, other_misses: bool) -> str:
 
 def goal_claims_table(facts: Facts) -> Table | None:
     """Return the table of what may be claimed of time and bytes; None if nothing is compared."""
-    lines = timed_curves(facts)
+    lines = facts.timed_curves
     if lines.empty:
         return None
     baseline, times = facts.plan.baseline, times_to_goal(facts, lines)

@@ -9,18 +9,15 @@ import numpy as np
 import pandas as pd
 
 from fl.base.schema import CLOCK, SETTING, StudySetting
-from fl.base.units import duration, size
+from fl.base.units import precise_duration, size
 from fl.report import claims_tables, figures, summaries
 from fl.report.cells import NOTHING, Table, decimal, number, unit
-from fl.report.clock_claims import goal_text, timed_curves, times_to_goal
+from fl.report.clock_claims import goal_text, times_to_goal
 from fl.report.facts import Facts, rows_of_setting
 from fl.report.figures import Figure, Panel
 from fl.report.method_tables import Record, Show, by_setting, main_table
-from fl.report.plots import series_of
+from fl.report.plots import TIME_LABEL, series_of, time_frame
 from fl.report.summaries import KEY
-
-TIMES = 60
-"""Number of times at which a curve is drawn."""
 
 
 def clock_rows(facts: Facts) -> pd.DataFrame:
@@ -50,7 +47,7 @@ def clock_rows(facts: Facts) -> pd.DataFrame:
 
 def clock_table(facts: Facts) -> Table | None:
     """Return the table of simulated time; None if no run has devices."""
-    clock, lines = clock_rows(facts), timed_curves(facts)
+    clock, lines = clock_rows(facts), facts.timed_curves
     if clock.empty or lines.empty:
         return None
     runs = clock.groupby([*KEY, "run"], sort=False, observed=True).agg(
@@ -66,9 +63,9 @@ def clock_table(facts: Facts) -> Table | None:
     shown: dict[str, Show] = {
         f"time to\n{goal_text(facts)}": _time_to_goal,
         f"bytes to\n{goal_text(facts)}": _bytes_to_goal,
-        "time of\na run": lambda row: duration(float(np.mean(row["end"]))),
+        "time of\na run": lambda row: precise_duration(float(np.mean(row["end"]))),
         "bytes of\na run": lambda row: size(float(np.mean(row["bytes"]))),
-        "slowest used\nof a round": lambda row: duration(float(np.mean(row["slowest"]))),
+        "slowest used\nof a round": lambda row: precise_duration(float(np.mean(row["slowest"]))),
         "idle\n(%)": _idle,
         "lost\n(%)": lambda row: decimal(float(100 * np.mean(row["lost"])), 1),
         "dropped\na round": lambda row: decimal(float(np.mean(row["dropped"])), 1),
@@ -105,7 +102,7 @@ def _censored(row: Record, text: str) -> str:
 
 
 def _time_to_goal(row: Record) -> str:
-    return _censored(row, duration(float(np.mean(row["goal_seconds"]))))
+    return _censored(row, precise_duration(float(np.mean(row["goal_seconds"]))))
 
 
 def _bytes_to_goal(row: Record) -> str:
@@ -113,18 +110,18 @@ def _bytes_to_goal(row: Record) -> str:
 
 
 def equal_tables(facts: Facts) -> tuple[Table, ...]:
-    """Return the results at equal simulated time, and at equal bytes, with what may be claimed.
+    """Return the results at equal simulated time, and at equal bytes, each with its comparisons.
 
     The time is that of the shortest run of a setting, so that every run has been there. Each run
     counts with its last evaluated round until then. A method without any in one of its runs is left
     out, and named.
     """
-    lines = timed_curves(facts)
+    lines = facts.timed_curves
     if lines.empty:
         return ()
     tables = []
-    for column, amount, name in (("seconds", duration, "time"), ("bytes", size, "bytes")):
-        ends = lines.groupby([*SETTING, "run"], sort=False, observed=True)[column].max()
+    for column, amount, name in (("seconds", precise_duration, "time"), ("bytes", size, "bytes")):
+        ends = lines.groupby([*KEY, "run"], sort=False, observed=True)[column].max()
         limits = ends.groupby(SETTING, sort=False, observed=True).min().rename("limit")
         if ends.groupby(SETTING, sort=False, observed=True).nunique().max() < 2:
             continue  # All runs of a setting are equally long: the main table is this one.
@@ -143,8 +140,12 @@ def equal_tables(facts: Facts) -> tuple[Table, ...]:
         runs = runs.assign(rounds=runs["rounds"].max(), rounds_before=0)
         early = replace(facts, rows=rows, runs=runs)
         texts = " to ".join(dict.fromkeys(map(amount, (limits.min(), limits.max()))))
-        shortest = lines[lines[column].isin(limits)]["method"]
-        names = ", ".join(dict.fromkeys(facts.methods[str(method)] for method in shortest))
+        shortest = ends.index[
+            ends == ends.groupby(SETTING, sort=False, observed=True).transform("min")
+        ]
+        names = ", ".join(
+            dict.fromkeys(facts.methods[m] for m in shortest.get_level_values("method"))
+        )
         remark = "Each run counts with its last evaluated round until the shortest one ends "
         remark += f"({names})."
         if len(late):
@@ -153,6 +154,9 @@ def equal_tables(facts: Facts) -> tuple[Table, ...]:
             remark += f" Try: more rounds for {names}, or a smaller evaluate_every."
         title = f"at equal {'simulated time' if name == 'time' else 'bytes of all clients'}"
         table = main_table(early)
+        paired = claims_tables.paired_table(
+            early, f"equal-{name}-paired", f"{title.capitalize()}: "
+        )
         claimed = " ".join(claims_tables.claims_made(early))
         caption = f"Test {unit(facts.metric)} {title} ({texts}): mean ± standard deviation over "
         tables.append(
@@ -164,30 +168,27 @@ def equal_tables(facts: Facts) -> tuple[Table, ...]:
                 is_main=False,
             )
         )
+        tables += [paired] if paired else []
     return tuple(tables)
 
 
 def clock_figure(facts: Facts) -> Figure | None:
     """Return the figure of curves over simulated time; None if no run has devices."""
-    lines = timed_curves(facts)
+    lines = facts.timed_curves
     if lines.empty:
         return None
     series, metric = series_of(facts), facts.metric
-    frame = facts.with_settings(lines)
+    frame = time_frame(facts)
     final = cache(lambda setting: rows_of_setting(facts.summary, setting))
 
     def draw(setting: StudySetting) -> Panel | None:
         own = rows_of_setting(frame, setting)
         if own.empty:
             return None
-        curves = pd.concat(
-            [_over_time(run).assign(method=method) for method, run in own.groupby("method")],
-            ignore_index=True,
-        )
         means = final(setting).set_index("method")["mean"]
         named = "; ".join(f"{facts.methods[str(m)]} {number(v, metric)}" for m, v in means.items())
         alt = f"test {unit(metric)} over simulated time; final means {named}."
-        picture = figures.curves(curves, series, metric, None, "simulated seconds")
+        picture = figures.curves(own, series, metric, None, TIME_LABEL)
         return Panel(facts.short_name(setting), alt, picture)
 
     panels = tuple(p for setting in facts.settings if (p := draw(setting)) is not None)
@@ -197,17 +198,3 @@ def clock_figure(facts: Facts) -> Figure | None:
         "the method's runs."
     )
     return Figure("clock", caption, panels, note=series.note) if panels else None
-
-
-def _over_time(lines: pd.DataFrame) -> pd.DataFrame:
-    """Return ``mean`` and ``sd_seeds`` over runs at times, which are in the column ``round``."""
-    runs = [run.sort_values("seconds") for _, run in lines.groupby("run", observed=True)]
-    begin = max(float(run["seconds"].iloc[0]) for run in runs)
-    end = min(float(run["seconds"].iloc[-1]) for run in runs)
-    times = np.linspace(min(begin, end), end, TIMES)
-    places = [np.searchsorted(run["seconds"], times + 1e-9 * end, side="right") - 1 for run in runs]
-    values = np.stack(
-        [run["value"].to_numpy()[place.clip(0)] for run, place in zip(runs, places, strict=True)]
-    )
-    spread = values.std(axis=0, ddof=1) if len(runs) > 1 else np.full(len(times), np.nan)
-    return pd.DataFrame({"round": times, "mean": values.mean(axis=0), "sd_seeds": spread})

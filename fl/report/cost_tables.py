@@ -33,16 +33,18 @@ def pace_table(facts: Facts) -> Table | None:
         return None
     timed = f"{100 * TIMED_SHARE:g} %"
     caption = (
-        f"Rounds and time until the mean over clients reaches shares of the method's own final "
-        f"value, and rounds to {timed} of the best final value in the setting. Mean ± standard "
+        f"Rounds and computing time until the mean over clients reaches shares of the method's own "
+        f"final value, and rounds to {timed} of the best final value in the setting. Mean ± standard "
         f"deviation over {facts.replicates}."
     )
     note = "Rounds and time of a stored model that a method starts from are included."
+    if not facts.timed_curves.empty:
+        note += " Computing time is that of this simulation, not of clients' devices."
     note += facts.round_note + _errors_note(facts)
     shown: dict[str, Show] = {
         f"rounds to\n{100 * share:g} %": partial(_rounds, str(share)) for share in PACE_SHARES
     }
-    shown[f"time to\n{timed}"] = lambda row: _mean(row["seconds"], duration)
+    shown[f"computing time\nto {timed}"] = lambda row: _mean(row["seconds"], duration)
     shown[f"rounds to {timed}\nof the best"] = partial(_rounds, "best")
     return by_setting(facts, "pace", caption, frame, shown, note=note)
 
@@ -80,6 +82,8 @@ def costs_table(facts: Facts) -> Table | None:
         f"from. Operations are those of matrix products and convolutions.{facts.round_note}"
         f"{_errors_note(facts)}"
     )
+    if (facts.rows["split"] == schema.CLOCK).any():
+        note += " What a selection asks clients for is in the total only."
     return by_setting(facts, "costs", caption, _nested(facts, runs), shown, note=note)
 
 

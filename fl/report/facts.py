@@ -272,6 +272,12 @@ class Facts:
         return summaries.run_curves(self.rows, self.runs, self.metric)
 
     @cached_property
+    def timed_curves(self) -> pd.DataFrame:
+        """The values of runs with devices by round, with simulated ``seconds`` and ``bytes``."""
+        lines = self.curves.dropna(subset="simulated_seconds")
+        return lines.assign(seconds=lines["simulated_seconds"])
+
+    @cached_property
     def pace(self) -> pd.DataFrame:
         """What runs take to shares of their final value, see `fl.report.summaries.pace`."""
         return summaries.pace(self.rows, self.runs, self.metric)

@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 N_BEST = 5
 """Number of the best methods that a figure of more than `N_COLOURS` methods shows in colour."""
 
-Kind = Literal["curves", "clients", "cost", "intervals", "settings", "ranks"]
-"""Kinds of plots: values over rounds, of every client, and against bytes; of all methods, means
-with intervals, differences by setting, and mean ranks.
+Kind = Literal["curves", "time", "clients", "cost", "intervals", "settings", "ranks"]
+"""Kinds of plots: values over rounds, over simulated time, of every client, and against bytes; of
+all methods, means with intervals, differences by setting, and mean ranks.
 """
 
 COST_LABEL = "bytes of a run"
+TIME_LABEL = "simulated seconds"
+
+TIMES = 60
+"""Number of times at which a curve over simulated time is drawn."""
 
 
 def mean_ranks(facts: Facts) -> pd.Series:
@@ -90,6 +94,29 @@ def curve_frame(facts: Facts) -> pd.DataFrame:
 def client_frame(facts: Facts) -> pd.DataFrame:
     """Return the final ``value`` of each client by setting and method."""
     return facts.with_settings(summaries.over_clients(facts.rows, facts.runs, facts.metric))
+
+
+def time_frame(facts: Facts) -> pd.DataFrame:
+    """Return means by setting, method and simulated time, which is in the column ``round``."""
+    lines = facts.with_settings(facts.timed_curves)
+    if lines.empty:
+        return lines
+    curves = lines.groupby(KEY, sort=False, observed=True)[[*lines.columns]].apply(_over_time)
+    return curves.reset_index(KEY)
+
+
+def _over_time(lines: pd.DataFrame) -> pd.DataFrame:
+    """Return ``mean`` and ``sd_seeds`` over runs at times, which are in the column ``round``."""
+    runs = [run.sort_values("seconds") for _, run in lines.groupby("run", observed=True)]
+    begin = max(float(run["seconds"].iloc[0]) for run in runs)
+    end = min(float(run["seconds"].iloc[-1]) for run in runs)
+    times = np.linspace(min(begin, end), end, TIMES)
+    places = [np.searchsorted(run["seconds"], times + 1e-9 * end, side="right") - 1 for run in runs]
+    values = np.stack(
+        [run["value"].to_numpy()[place.clip(0)] for run, place in zip(runs, places, strict=True)]
+    )
+    spread = values.std(axis=0, ddof=1) if len(runs) > 1 else np.full(len(times), np.nan)
+    return pd.DataFrame({"round": times, "mean": values.mean(axis=0), "sd_seeds": spread})
 
 
 def cost_frame(facts: Facts) -> pd.DataFrame:
@@ -168,6 +195,8 @@ def _missing(kind: Kind) -> str:
             f"'ranks' needs three methods with values in {many_methods.FEWEST_BLOCKS} settings or "
             "draws"
         )
+    if kind == "time":
+        return "no run has devices, so that nothing takes simulated time"
     return f"there is no complete run to draw in {kind!r}"
 
 
@@ -181,7 +210,8 @@ def _drawings(facts: Facts, kind: Kind, settings: Sequence[StudySetting]) -> lis
     if kind == "settings":
         drawing = many_methods.map_drawing(facts, settings)
         return [] if drawing is None else [drawing]
-    frame = {"curves": curve_frame, "clients": client_frame, "cost": cost_frame}[kind](facts)
+    frames = {"curves": curve_frame, "time": time_frame}
+    frame = (frames | {"clients": client_frame, "cost": cost_frame})[kind](facts)
     if kind == "cost":
         frame = frame[frame["whole_bytes"].notna()]
     height = 0.9 + 0.3 * len(facts.methods) if kind == "clients" else 3.4
@@ -197,6 +227,8 @@ def _draw(facts: Facts, kind: Kind, frame: pd.DataFrame, look: Look, axes: Axes)
     series, metric = series_of(facts), facts.metric
     if kind == "curves":
         figures.draw_curves(look, axes, frame, series, metric)
+    elif kind == "time":
+        figures.draw_curves(look, axes, frame, series, metric, across=TIME_LABEL)
     elif kind == "clients":
         figures.draw_strips(look, axes, frame, series, metric)
     else:

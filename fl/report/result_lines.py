@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fl.base.schema import SETTING, UNSEEN
-from fl.base.units import duration
+from fl.base.units import precise_duration
 from fl.report import claims_tables, clock_claims
 from fl.report.cells import number, unit
 from fl.report.facts import Facts
@@ -59,9 +59,9 @@ def results(facts: Facts) -> Iterator[str]:
 
 def _simulated_times(facts: Facts) -> str:
     """Return the simulated time of a run of each method; empty without devices."""
-    lines = clock_claims.timed_curves(facts)
+    lines = facts.timed_curves
     ends = lines.groupby(["method", "run"])["seconds"].max().groupby("method").mean()
-    times = [f"{t} {duration(ends[m])}" for m, t in facts.methods.items() if m in ends]
+    times = [f"{t} {precise_duration(ends[m])}" for m, t in facts.methods.items() if m in ends]
     if not times:
         return ""
     return (

@@ -55,7 +55,7 @@ def facts_of(place: Path, methods: Runs, **choices: Any) -> Facts:
 
 def claimed(facts: Facts, column: str = "seconds") -> dict[str, Any]:
     """The only comparison of a study, of ``quick`` with ``slow``."""
-    times = clock_claims.times_to_goal(facts, clock_claims.timed_curves(facts))
+    times = clock_claims.times_to_goal(facts, facts.timed_curves)
     [row] = clock_claims.goal_claims(facts, times, column).to_dict("records")
     assert (row["method"], row["other"], row["unit"]) == ("quick", "slow", claims.SEED)
     return row
@@ -153,7 +153,7 @@ def test_draws_are_the_units_where_a_setting_has_several(tmp_path: Path) -> None
             planned.append(entry(f"{method}{draw}", method, partition=text))
     write_plan(tmp_path, plan(planned, baseline="slow"))
     facts = gather("small", tmp_path, tmp_path / "runs")
-    times = clock_claims.times_to_goal(facts, clock_claims.timed_curves(facts))
+    times = clock_claims.times_to_goal(facts, facts.timed_curves)
     [row] = clock_claims.goal_claims(facts, times, "seconds").to_dict("records")
     assert (row["unit"], row["n"], row["verdict"]) == (claims.DRAW, SEEDS, claims.AHEAD)
     assert row["difference"] == pytest.approx(math.log(16 / 9))
@@ -170,7 +170,7 @@ def test_time_and_bytes_of_a_start_are_counted(tmp_path: Path) -> None:
     facts = gather("small", tmp_path, tmp_path / "runs")
     before = facts.runs.set_index("run")["simulated_before"]
     assert before["avg"] == 0 and before["ft"] == 20 and pd.isna(before["timeless"])
-    times = clock_claims.times_to_goal(facts, clock_claims.timed_curves(facts))
+    times = clock_claims.times_to_goal(facts, facts.timed_curves)
     ft = times.reset_index().set_index("run").loc["ft"]
     assert (ft["missed_seconds"], ft["goal_seconds"]) == (23, 26)
     assert (ft["missed_bytes"], ft["goal_bytes"]) == (230, 260)

@@ -50,7 +50,9 @@ class TiFL:
                 f"selection.tiers: is {self.tiers}, but {needed} of {participants} clients take"
                 " part in a round, which are to be of one tier"
             )
-            raise FedloomError(problem, f"1 to {participants // needed}", "less participation")
+            raise FedloomError(
+                problem, f"1 to {participants // needed}", "fewer tiers, or less participation"
+            )
         if self.credits is not None and self.credits * self.tiers < rounds:
             problem = (
                 f"selection.credits: is {self.credits} for each of {self.tiers} tiers, but there"
