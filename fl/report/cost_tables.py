@@ -34,8 +34,8 @@ def pace_table(facts: Facts) -> Table | None:
     timed = f"{100 * TIMED_SHARE:g} %"
     caption = (
         f"Rounds and computing time until the mean over clients reaches shares of the method's own "
-        f"final value, and rounds to {timed} of the best final value in the setting. Mean ± standard "
-        f"deviation over {facts.replicates}."
+        f"final value, and rounds to {timed} of the best final value in the setting. Mean ± "
+        f"standard deviation over {facts.replicates}."
     )
     note = "Rounds and time of a stored model that a method starts from are included."
     if not facts.timed_curves.empty:
