@@ -197,4 +197,4 @@ def clock_figure(facts: Facts) -> Figure | None:
         f"band is one standard deviation over {facts.replicates}. A curve ends with the first of "
         "the method's runs."
     )
-    return Figure("clock", caption, panels, note=series.note) if panels else None
+    return Figure("clock-curves", caption, panels, note=series.note) if panels else None
