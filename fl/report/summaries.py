@@ -428,8 +428,8 @@ def _first_at_share(values: np.ndarray, goal: float, share: float, up: bool) -> 
 
 
 def _at(column: pd.Series, place: int | None) -> Any:
-    """Return the entry of a column at a place; NaN without one."""
-    return np.nan if place is None else column.iloc[place]
+    """Return the entry of a column at a place; NaN without one, or if it is unknown."""
+    return np.nan if place is None or pd.isna(column.iloc[place]) else column.iloc[place]
 
 
 def _with_totals(rows: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
