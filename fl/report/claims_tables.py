@@ -125,15 +125,15 @@ MOST_PAIRS = 30
 """Largest number of pairs in the table of a study without a baseline, which compares all pairs."""
 
 
-def paired_table(facts: Facts, name: str = "paired", prefix: str = "") -> Table | None:
+def paired_table(facts: Facts, name: str = "paired", value: str = "final test {}") -> Table | None:
     """Return the table of methods against the baseline and of contrasts, or of all pairs.
 
     Args:
         facts: The study.
         name: Name of the table.
-        prefix: Beginning of the caption, if final values are those of a part of the rounds.
+        value: What is compared, in words, with ``{}`` for the metric.
     """
-    return _paired_table(facts, name, facts.claims, prefix)
+    return _paired_table(facts, name, facts.claims, value=value)
 
 
 def unseen_paired_table(facts: Facts) -> Table | None:
@@ -143,14 +143,17 @@ def unseen_paired_table(facts: Facts) -> Table | None:
     return _paired_table(facts, "unseen-paired", facts.unseen_claims, "Unseen clients: ")
 
 
-def _paired_table(facts: Facts, name: str, frame: pd.DataFrame, prefix: str = "") -> Table | None:
+def _paired_table(
+    facts: Facts, name: str, frame: pd.DataFrame, prefix: str = "", value: str = "final test {}"
+) -> Table | None:
     """Return a table of comparisons; None if there are none, or too many pairs.
 
     Args:
         facts: The study.
         name: Name of the table.
         frame: Comparisons, see `fl.report.claims.compare_methods`.
-        prefix: Beginning of the caption.
+        prefix: Beginning of the caption, which names the clients.
+        value: What is compared, see `paired_table`.
     """
     baseline, metric = facts.plan.baseline, facts.metric
     if frame.empty or (baseline is None and len(frame) > MOST_PAIRS):
@@ -167,7 +170,7 @@ def _paired_table(facts: Facts, name: str, frame: pd.DataFrame, prefix: str = ""
     if too_few:
         interval = "; they are too few for a 95 % bootstrap interval"
     caption = (
-        f"{prefix}{against} in pairs: mean difference of final test {unit(metric)} over "
+        f"{prefix}{against} in pairs: mean difference of {value.format(unit(metric))} over "
         f"{replicates}{interval}."
     )
     near_floor = ""

@@ -122,8 +122,9 @@ def equal_tables(facts: Facts) -> tuple[Table, ...]:
     tables = []
     for column, amount, name in (("seconds", precise_duration, "time"), ("bytes", size, "bytes")):
         ends = lines.groupby([*KEY, "run"], sort=False, observed=True)[column].max()
-        limits = ends.groupby(SETTING, sort=False, observed=True).min().rename("limit")
-        if ends.groupby(SETTING, sort=False, observed=True).nunique().max() < 2:
+        ends_of_setting = ends.groupby(SETTING, sort=False, observed=True)
+        limits = ends_of_setting.min().rename("limit")
+        if ends_of_setting.nunique().max() < 2:
             continue  # All runs of a setting are equally long: the main table is this one.
         within = lines.merge(limits.reset_index(), on=SETTING)
         within = within[within[column] <= within["limit"]]
@@ -140,12 +141,8 @@ def equal_tables(facts: Facts) -> tuple[Table, ...]:
         runs = runs.assign(rounds=runs["rounds"].max(), rounds_before=0)
         early = replace(facts, rows=rows, runs=runs)
         texts = " to ".join(dict.fromkeys(map(amount, (limits.min(), limits.max()))))
-        shortest = ends.index[
-            ends == ends.groupby(SETTING, sort=False, observed=True).transform("min")
-        ]
-        names = ", ".join(
-            dict.fromkeys(facts.methods[m] for m in shortest.get_level_values("method"))
-        )
+        shortest = ends.index[ends == ends_of_setting.transform("min")].unique("method")
+        names = ", ".join(facts.methods[method] for method in shortest)
         remark = "Each run counts with its last evaluated round until the shortest one ends "
         remark += f"({names})."
         if len(late):
@@ -154,9 +151,7 @@ def equal_tables(facts: Facts) -> tuple[Table, ...]:
             remark += f" Try: more rounds for {names}, or a smaller evaluate_every."
         title = f"at equal {'simulated time' if name == 'time' else 'bytes of all clients'}"
         table = main_table(early)
-        paired = claims_tables.paired_table(
-            early, f"equal-{name}-paired", f"{title.capitalize()}: "
-        )
+        paired = claims_tables.paired_table(early, f"equal-{name}-paired", f"test {{}} {title}")
         claimed = " ".join(claims_tables.claims_made(early))
         caption = f"Test {unit(facts.metric)} {title} ({texts}): mean ± standard deviation over "
         tables.append(
@@ -174,11 +169,10 @@ def equal_tables(facts: Facts) -> tuple[Table, ...]:
 
 def clock_figure(facts: Facts) -> Figure | None:
     """Return the figure of curves over simulated time; None if no run has devices."""
-    lines = facts.timed_curves
-    if lines.empty:
+    frame = time_frame(facts)
+    if frame.empty:
         return None
     series, metric = series_of(facts), facts.metric
-    frame = time_frame(facts)
     final = cache(lambda setting: rows_of_setting(facts.summary, setting))
 
     def draw(setting: StudySetting) -> Panel | None:

@@ -163,11 +163,6 @@ class TrackResults:
         """Grouped once, as comparisons ask for the values of every entry many times."""
         return dict(iter(self.values.groupby(["budget", "clients", "entry"])))
 
-    @cached_property
-    def entry_values(self) -> dict[tuple[str, str, int], pd.DataFrame | None]:
-        """What `entry_values` has returned, by its arguments."""
-        return {}
-
 
 def track_results(
     values: pd.DataFrame,
@@ -343,14 +338,6 @@ def entry_values(
         role: The clients, participants or newcomers.
         budget: The budget.
     """
-    key = entry, role, budget
-    if key not in results.entry_values:
-        results.entry_values[key] = _entry_values(results, *key)
-    return results.entry_values[key]
-
-
-def _entry_values(results: TrackResults, entry: str, role: str, budget: int) -> pd.DataFrame | None:
-    """Return `entry_values`, computed."""
     runs = results.runs
     runs = runs[(runs["entry"] == entry) & (runs["clients"] == role) & (runs["budget"] == budget)]
     if runs.empty or not runs["state"].isin([COMPLETE, DIVERGED]).all():

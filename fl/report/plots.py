@@ -133,6 +133,10 @@ def upload_frame(facts: Facts) -> pd.DataFrame:
     return facts.summary.merge(sent.reset_index(), on=KEY)
 
 
+FRAMES = {"curves": curve_frame, "time": time_frame, "clients": client_frame, "cost": cost_frame}
+"""Function to the frame of a plot, for the kinds that are drawn by setting."""
+
+
 def plot(
     facts: Facts,
     kind: Kind,
@@ -210,8 +214,7 @@ def _drawings(facts: Facts, kind: Kind, settings: Sequence[StudySetting]) -> lis
     if kind == "settings":
         drawing = many_methods.map_drawing(facts, settings)
         return [] if drawing is None else [drawing]
-    frames = {"curves": curve_frame, "time": time_frame}
-    frame = (frames | {"clients": client_frame, "cost": cost_frame})[kind](facts)
+    frame = FRAMES[kind](facts)
     if kind == "cost":
         frame = frame[frame["whole_bytes"].notna()]
     height = 0.9 + 0.3 * len(facts.methods) if kind == "clients" else 3.4
@@ -225,10 +228,9 @@ def _drawings(facts: Facts, kind: Kind, settings: Sequence[StudySetting]) -> lis
 def _draw(facts: Facts, kind: Kind, frame: pd.DataFrame, look: Look, axes: Axes) -> None:
     """Draw a plot of one setting."""
     series, metric = series_of(facts), facts.metric
-    if kind == "curves":
-        figures.draw_curves(look, axes, frame, series, metric)
-    elif kind == "time":
-        figures.draw_curves(look, axes, frame, series, metric, across=TIME_LABEL)
+    if kind in ("curves", "time"):
+        across = TIME_LABEL if kind == "time" else "round"
+        figures.draw_curves(look, axes, frame, series, metric, across=across)
     elif kind == "clients":
         figures.draw_strips(look, axes, frame, series, metric)
     else:
