@@ -70,7 +70,7 @@ def python(library: str = "") -> str:
     Without a library it is one server for all workers of a test session, see `share`.
     """
     is_shared = not library and SHARED in os.environ
-    folder = Path(os.environ[SHARED]) if is_shared else _held()
+    folder = Path(os.environ[SHARED]) if is_shared else _new_folder()
     program = folder / "python"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -81,14 +81,14 @@ def python(library: str = "") -> str:
 
 def share() -> None:
     """Let the processes that this one starts have one server, which lives as long as this one."""
-    os.environ[SHARED] = str(_held())
+    os.environ[SHARED] = str(_new_folder())
 
 
 SHARED = "FEDLOOM_TESTS_PYTHON"
 """Variable with the folder of the shared server."""
 
 
-def _held() -> Path:
+def _new_folder() -> Path:
     """A new folder; whoever reads its file ``alive`` meets an end when this process is gone."""
     # Not below pytest's folder: the path of a socket may not be longer than 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="fedloom-python-"))
