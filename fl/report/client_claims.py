@@ -272,10 +272,17 @@ def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
 
 
 def _together(tracks: Sequence[TrackClaims]) -> str:
-    """Return a sentence on the claims that stay if all families are corrected together."""
+    """Return on which claims stay: with one correction for all families, and with other clients."""
     stay, count = claims_of_all(tracks)
     families = sum(len(track.file.families) for track in tracks)
-    return f"With one correction for all {families} families {stay} of {count} claims stay."
+    text = f"With one correction for all {families} families {stay} of {count} claims stay."
+    divided = [(track, track.second) for track in tracks if track.second is not None]
+    if divided:
+        kept = [share_kept(track.verdicts, second) for track, second in divided]
+        names = ", ".join(track.name for track, _ in divided)
+        text += " With other tuning and scored clients of the pool "
+        text += f"{sum(n for n, _ in kept)} of {sum(n for _, n in kept)} stay ({names})."
+    return text
 
 
 _COUNTED = {

@@ -288,6 +288,9 @@ def test_sentences_count_verdicts_by_hand(tracks):
     assert client_claims.claims_of_all(two) == (5, 6) and "5 of 6 claims stay" in total
     assert re.search(r"FedExP \(\w+ \+5\.0, \w+ \+5\.0\), Pooled.* \(\w+ \+1\.7", leads)
     assert "4 of 4 leads remain" in at_cost
+    assert "other tuning" not in total
+    divided = [replace(two[0], second=two[1].verdicts), two[1]]
+    assert f"2 of 3 stay ({two[0].name})." in client_claims.sentences(divided)[0]
     dear = [replace(track, at_equal_cost=track.at_equal_cost[1:]) for track in two]
     assert "2 of 4 leads remain; 2 had more" in client_claims.sentences(dear)[2]
     half = [replace(two[0], at_equal_cost=two[0].at_equal_cost[:0]), two[1]]
