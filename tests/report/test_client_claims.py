@@ -253,6 +253,7 @@ def small(tracks: list[TrackClaims], *tables: dict[str, str]) -> list[TrackClaim
             {
                 "family": "shared",
                 "entry": entry,
+                "other": "fedavg",
                 "verdict": verdict,
                 "n": 50,
                 "difference": gain,
