@@ -22,6 +22,9 @@ VERDICTS = (claims.AHEAD, claims.BEHIND, EQUAL, claims.OPEN, UNSTABLE, NO_OP, MI
 """Verdicts in the order of legends and counts."""
 
 COST = "operations"
+"""Cost of figures and of the price of an entry."""
+COSTS = (COST, "bytes")
+"""Costs at which entries are compared with a baseline."""
 """The cost at which methods are set beside a baseline that is trained longer."""
 
 REFERENCES = ("local", "pooled")
@@ -41,7 +44,8 @@ class TrackClaims:
     Attributes:
         file: What the track's file says.
         verdicts: A row for each comparison, `fl.report.kept_tracks.verdicts`.
-        at_equal_cost: The same beside a baseline of equal operations, without what costs too much.
+        at_equal_cost: By cost of `COSTS`, the same beside a baseline of equal cost, without what
+            costs too much.
         means: Mean over draws of ``value`` (mean over clients), ``bytes`` and ``operations``, by
             budget, entry and clients.
         titles: Names of entries in print.
@@ -52,7 +56,7 @@ class TrackClaims:
 
     file: Track
     verdicts: pd.DataFrame
-    at_equal_cost: pd.DataFrame
+    at_equal_cost: Mapping[str, pd.DataFrame]
     means: pd.DataFrame
     titles: Mapping[str, str]
     about: Mapping[str, Mapping[str, str]]
@@ -147,7 +151,7 @@ def of_track(
     return TrackClaims(
         file,
         kept_tracks.verdicts(results, file),
-        kept_tracks.at_equal_cost(results, file, COST),
+        {cost: kept_tracks.at_equal_cost(results, file, cost) for cost in COSTS},
         costs.assign(value=scores).reset_index(),
         dict(zip(results.runs["entry"], results.runs["title"], strict=True)),
         results.about,
@@ -253,21 +257,22 @@ def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
     ]
     for family, baseline in families_of(tracks).items():
         texts.append(_leads(tracks, family, baseline))
-    priced = [track for track in tracks if not track.at_equal_cost.empty]
-    lasting, leads, unpriced = _at_equal_cost(priced)
+    priced = [track for track in tracks if not track.at_equal_cost[COST].empty]
     if not priced:
         texts.append(
             "No baseline is trained for more rounds yet, so that it is open which leads are a "
             "matter of speed."
         )
-    elif leads:
-        text = f"Beside a baseline that is trained for as many operations, {lasting} of "
-        text += f"{quantity(leads, 'lead')} remain"
-        text += f"; {unpriced} had more than the longest baseline" if unpriced else ""
-        open_tracks = [track.name for track in tracks if track.at_equal_cost.empty]
+    elif leads := sum(int((track.verdicts["verdict"] == claims.AHEAD).sum()) for track in priced):
+        parts = [
+            "Beside a baseline that is trained for as many operations, "
+            + _lasting(priced, COST, f"of {quantity(leads, 'lead')} remain"),
+            "for as many bytes, " + _lasting(priced, "bytes", "remain"),
+        ]
+        open_tracks = [track.name for track in tracks if track.at_equal_cost[COST].empty]
         if open_tracks:
-            text += f"; not trained for longer are baselines of {', '.join(open_tracks)}"
-        texts.append(f"{text}.")
+            parts.append(f"not trained for longer are baselines of {', '.join(open_tracks)}")
+        texts.append(f"{'; '.join(parts)}.")
     return texts
 
 
@@ -337,17 +342,18 @@ def titles_of(tracks: Sequence[TrackClaims]) -> dict[str, str]:
     return {entry: title for track in tracks for entry, title in track.titles.items()}
 
 
-def _at_equal_cost(tracks: Sequence[TrackClaims]) -> tuple[int, int, int]:
-    """Return leads that stay at equal cost, all leads, and leads that cost too much to say."""
+def _lasting(tracks: Sequence[TrackClaims], cost: str, words: str) -> str:
+    """Return how many leads stay at equal cost, and how many cost too much to say, with words."""
     pair = ["family", "entry"]
-    lasting = leads = unpriced = 0
+    lasting = unpriced = 0
     for track in tracks:
         ahead = track.verdicts[track.verdicts["verdict"] == claims.AHEAD][pair]
-        leads += len(ahead)
-        verdicts = ahead.merge(track.at_equal_cost[[*pair, "verdict"]], how="left")["verdict"]
+        at_cost = track.at_equal_cost[cost][[*pair, "verdict"]]
+        verdicts = ahead.merge(at_cost, how="left")["verdict"]
         lasting += int((verdicts == claims.AHEAD).sum())
         unpriced += int(verdicts.isna().sum())
-    return lasting, leads, unpriced
+    more = f" ({unpriced} had more than the longest baseline)" if unpriced else ""
+    return f"{lasting} {words}{more}"
 
 
 def advice(tracks: Sequence[TrackClaims]) -> list[str]:
@@ -359,7 +365,7 @@ def advice(tracks: Sequence[TrackClaims]) -> list[str]:
     if len(tracks) < FEWEST_TRACKS:
         return [f"{quantity(len(tracks), 'track')}: too few for advice."]
     titles, steps = titles_of(tracks), []
-    at_cost = pd.concat(track.at_equal_cost for track in tracks)
+    at_cost = pd.concat(track.at_equal_cost[COST] for track in tracks)
     for family, baseline in families_of(tracks).items():
         counts = tally(tracks, family)
         methods = counts.drop(index=[*REFERENCES], errors="ignore")

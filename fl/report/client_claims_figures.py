@@ -191,7 +191,7 @@ def intervals(look: Look, track: TrackClaims) -> Figure:
     figure = NewFigure(figsize=(PAGE_WIDTH, 1.0 + 0.35 * len(counts) + ROW * sum(counts)))
     grid = figure.add_gridspec(len(counts), 1, height_ratios=[n + 1 for n in counts])
     limits = _limits(track)
-    equal = track.at_equal_cost
+    equal = track.at_equal_cost[COST]
     for i, (name, rows) in enumerate(tables.items()):
         axes = figure.add_subplot(grid[i])
         _band(look, axes, track)

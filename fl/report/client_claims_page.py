@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from fl.base.units import quantity
 from fl.blocks.plotting import Picture
 from fl.plan.track import NEWCOMERS, PARTICIPANTS
 from fl.report import claims, client_claims, client_claims_figures, page
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, multiple, number, probability
-from fl.report.client_claims import TrackClaims
+from fl.report.client_claims import COSTS, TrackClaims
 from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP, UNSTABLE
 
 CLAIMED = (claims.AHEAD, claims.BEHIND, EQUAL)
@@ -23,7 +25,7 @@ PICTURES = "comparison"
 TABLE_HEADS = (
     *("track", "family", "value", "clients", "difference", "p", "p, these\nmodels"),
     *("p,\nre-splits", "p,\nequal", "better / same\n/ worse", "verdict", "all\nfamilies"),
-    *("points\ntried", "equal\noperations", "bytes", "operations"),
+    *("points\ntried", "equal\noperations", "equal\nbytes", "bytes", "operations"),
 )
 """Columns of `long_table` after the first."""
 
@@ -289,11 +291,12 @@ def long_table(tracks: Sequence[TrackClaims]) -> Table:
         "is within the margin; this comes first. Better / same / worse: shares of clients. All "
         "families: whether the claim stays with one correction for all families of this table's "
         "tracks. Points tried: in the entry's tuning, and in brackets in that of its baseline; "
-        "each was trained in all tuning draws. Equal operations: difference and verdict beside a "
-        "baseline trained for as many. Unstable: not behind, but in some draws not better than the "
-        "floor, the most frequent class or the mean, which clients of a run that diverged have."
+        "each was trained in all tuning draws. Equal operations, equal bytes: difference and "
+        "verdict beside a baseline trained for as many. Unstable: not behind, but in some draws "
+        "not better than the floor, the most frequent class or the mean, which clients of a run "
+        "that diverged have."
     )
-    texts = ("track", "family", "verdict", "all\nfamilies", "equal\noperations")
+    texts = ("track", "family", "verdict", "all\nfamilies", "equal\noperations", "equal\nbytes")
     heads = columns("Method", *TABLE_HEADS, text=texts)
     return Table("clients", caption, heads, tuple(rows), note=note)
 
@@ -308,7 +311,7 @@ def _cells(track: TrackClaims, record: Mapping[Any, Any]) -> list[str]:
         loss = record["without_no_op"]
         difference = NOTHING if math.isnan(loss) else f"({track.shown(loss)} if on, tuning)"
         words = [difference, *[NOTHING] * 5, verdict_text(track, record), NOTHING]
-        return [*start, NOTHING, *words, points, NOTHING, *costs]
+        return [*start, NOTHING, *words, points, *[NOTHING] * len(COSTS), *costs]
     shown = [track.shown(record[key]) for key in ("difference", "low", "high")]
     blocks = "" if math.isnan(record["blocks"]) else f" ({int(record['blocks'])})"
     shares = (record["better"], 1 - record["better"] - record["worse"], record["worse"])
@@ -321,7 +324,7 @@ def _cells(track: TrackClaims, record: Mapping[Any, Any]) -> list[str]:
         verdict_text(track, record),
         ("stays" if record["stays"] else "no") if record["verdict"] in CLAIMED else NOTHING,
         points,
-        _at_equal_cost(track, record),
+        *(_at_equal_cost(track.at_equal_cost[cost], track, record) for cost in COSTS),
         *costs,
     ]
 
@@ -342,9 +345,8 @@ def verdict_text(track: TrackClaims, record: Mapping[Any, Any]) -> str:
     return str(record["verdict"])
 
 
-def _at_equal_cost(track: TrackClaims, record: Mapping[Any, Any]) -> str:
-    """Return difference and verdict of an entry beside a baseline of equal cost."""
-    table = track.at_equal_cost
+def _at_equal_cost(table: pd.DataFrame, track: TrackClaims, record: Mapping[Any, Any]) -> str:
+    """Return difference and verdict of an entry beside a baseline of equal cost, by a table."""
     table = table[(table["family"] == record["family"]) & (table["entry"] == record["entry"])]
     if table.empty:
         return NOTHING

@@ -164,7 +164,12 @@ def test_a_picture_is_drawn_of_few_results(tracks):
     )
     means = track.means[track.means["budget"] == 1].copy()
     means.loc[means["entry"] == "ditto", "value"] = np.nan
-    bare = replace(track, verdicts=verdicts, at_equal_cost=track.at_equal_cost[:0], means=means)
+    bare = replace(
+        track,
+        verdicts=verdicts,
+        at_equal_cost=priced(track.at_equal_cost["bytes"][:0]),
+        means=means,
+    )
     for picture in (overview([bare]), intervals(bare), costs(bare, "participants")):
         assert picture.svg
     assert "without a verdict" in " ".join(client_claims.sentences([bare]))
@@ -245,6 +250,11 @@ def test_verdicts_in_words(tracks):
     assert text(track, judged(track, failed=2, verdict=UNSTABLE)) == "unstable (2 draws)"
 
 
+def priced(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The same comparisons at equal cost for all costs."""
+    return dict.fromkeys(client_claims.COSTS, table)
+
+
 def small(tracks: list[TrackClaims], *tables: dict[str, str]) -> list[TrackClaims]:
     """Tracks with track family, and the verdict of each entry."""
     made = []
@@ -268,7 +278,7 @@ def small(tracks: list[TrackClaims], *tables: dict[str, str]) -> list[TrackClaim
         family = {"shared": tracks[0].file.families["shared"]}
         file = replace(tracks[0].file, families=family)
         table = pd.DataFrame(rows)
-        made.append(replace(tracks[0], file=file, verdicts=table, at_equal_cost=table))
+        made.append(replace(tracks[0], file=file, verdicts=table, at_equal_cost=priced(table)))
     return made
 
 
@@ -292,11 +302,15 @@ def test_sentences_count_verdicts_by_hand(tracks):
     assert "other tuning" not in total
     divided = [replace(two[0], second=two[1].verdicts), two[1]]
     assert f"2 of 3 stay ({two[0].name})." in client_claims.sentences(divided)[0]
-    dear = [replace(track, at_equal_cost=track.at_equal_cost[1:]) for track in two]
-    assert "2 of 4 leads remain; 2 had more" in client_claims.sentences(dear)[2]
-    half = [replace(two[0], at_equal_cost=two[0].at_equal_cost[:0]), two[1]]
-    assert "2 of 2 leads remain; not trained for longer" in client_claims.sentences(half)[2]
-    short = [replace(track, at_equal_cost=track.at_equal_cost[:0]) for track in two]
+    dear = [replace(track, at_equal_cost=priced(track.verdicts[1:])) for track in two]
+    assert "2 of 4 leads remain (2 had more" in client_claims.sentences(dear)[2]
+    half = [replace(two[0], at_equal_cost=priced(two[0].verdicts[:0])), two[1]]
+    [*_, at_cost] = client_claims.sentences(half)
+    assert "2 of 2 leads remain; for as many bytes, 2 remain; not trained for longer" in at_cost
+    mixed = {"operations": two[0].verdicts, "bytes": two[0].verdicts[1:]}
+    [*_, at_cost] = client_claims.sentences([replace(two[0], at_equal_cost=mixed)])
+    assert "2 of 2 leads remain; for as many bytes, 1 remain (1 had more" in at_cost
+    short = [replace(track, at_equal_cost=priced(track.verdicts[:0])) for track in two]
     assert client_claims.sentences(short)[2].startswith("No baseline is trained for more rounds")
     assert client_claims.advice(two) == ["2 tracks: too few for advice."]
 
@@ -336,7 +350,7 @@ def test_advice_names_what_is_ahead_twice_and_behind_nowhere(tracks):
     assert "behind on most tracks: FedFM" in step and "by tuning on most: MOON" in step
     # A lead that is only speed is no advice.
     slow = [
-        replace(track, at_equal_cost=track.at_equal_cost.assign(verdict=claims.OPEN))
+        replace(track, at_equal_cost=priced(track.verdicts.assign(verdict=claims.OPEN)))
         for track in three
     ]
     assert "FedExP" not in client_claims.advice(slow)[0]
