@@ -23,7 +23,7 @@ from fl.cli.commands import say
 from fl.notebook.track_training import TrackTraining
 from fl.plan import track as track_file
 from fl.plan.track import PARTICIPANTS, Track
-from fl.report import client_claims, client_claims_page, kept_tracks
+from fl.report import claims, client_claims, client_claims_page, kept_tracks
 from fl.report.kept_tracks import TrackResults
 
 CONFIG = Path("config")
@@ -63,6 +63,9 @@ def registered(found: Track) -> dict[str, str]:
 def entries_at(found: Track, budget: int, place: Path) -> tuple[list[str], pd.DataFrame]:
     """Return the entries of a budget, and the tried points of the budget before.
 
+    At a larger budget these are baselines, the best entries of the budget before, those that were
+    ahead there, as their lead may be one of speed, and `Track.always`.
+
     Args:
         found: The track.
         budget: The multiple of the track's rounds.
@@ -78,8 +81,8 @@ def entries_at(found: Track, budget: int, place: Path) -> tuple[list[str], pd.Da
     number = multiples.index(budget)
     if number == 0:
         return found.entries(), pd.DataFrame()
-    tried = kept_tracks.read(place).tried
-    tried = tried[tried["budget"] == multiples[number - 1]]
+    kept = kept_tracks.read(place)
+    tried = kept.tried[kept.tried["budget"] == multiples[number - 1]]
     if tried.empty:
         advice = f"--budget {multiples[number - 1]} first"
         raise FedloomError(f"{place}: lacks the budget {multiples[number - 1]}", advice=advice)
@@ -87,8 +90,10 @@ def entries_at(found: Track, budget: int, place: Path) -> tuple[list[str], pd.Da
     compared = tried[is_chosen & tried["entry"].isin(found.entries())]
     means = found.sign * compared.groupby("entry", sort=False)[PARTICIPANTS].mean()
     best = means.sort_values(ascending=False, kind="stable").index[: found.budgets[number].best]
+    table = kept_tracks.verdicts(kept, found, multiples[number - 1])
+    leads = table.loc[table["verdict"] == claims.AHEAD, "entry"]
     always = {*found.always, *(family.baseline for family in found.families.values())}
-    return [name for name in found.entries() if name in {*best, *always}], tried
+    return [name for name in found.entries() if name in {*best, *leads, *always}], tried
 
 
 def train(found: Track, budget: int, place: Path, about: dict[str, str]) -> TrackResults:

@@ -13,22 +13,35 @@ from fl.plan import overrides
 FIGURES = (".pdf", ".svg")
 """Endings of the files of figures."""
 
-OPTIONS = ("only", "config", "method", "progress")
+OPTIONS = ("only", "no_op", "config", "method", "progress")
 """Arguments of `fl.compare` that are no keys of an entry."""
 
 
 def add(parser: argparse.ArgumentParser, name: str) -> None:
     """Add the options of the command."""
     add_config_option(parser)
-    parser.usage = "fedloom compare METHOD [KEY=VALUE ...] [--only TRACK] [--latex] [--figure FILE]"
-    parser.add_argument("method", help="its name, or that of an entry of the tracks")
-    parser.add_argument(
-        "keys",
-        metavar="KEY=VALUE",
-        nargs="*",
-        help="its hyper-parameters and training keys, in YAML: mu=0.1, a grid: 'mu=[0.1, 1]'",
+    parser.usage = (
+        "fedloom compare METHOD [KEY=VALUE ...] [--only TRACK] [--no-op KEY=VALUE,is=ENTRY]\n"
+        "                       [--latex] [--figure FILE]"
     )
-    parser.add_argument("--only", metavar="TRACK", help="one track (default: all)")
+    parser.add_argument(
+        "words",
+        metavar="METHOD | KEY=VALUE",
+        nargs="+",
+        help="a method, or an entry of the tracks; its hyper-parameters and training keys, in "
+        "YAML: mu=0.1, a grid: 'mu=[0.1, 1]'",
+    )
+    parser.add_argument(
+        "--only",
+        metavar="TRACK",
+        action="append",
+        help="this track alone; can be repeated (default: all)",
+    )
+    parser.add_argument(
+        "--no-op",
+        metavar="KEY=VALUE,is=ENTRY",
+        help="values of a grid at which the method is another entry: mu=0,is=fedavg",
+    )
     parser.add_argument("--latex", action="store_true", help="print a table in LaTeX")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw all: *.pdf or *.svg")
     parser.set_defaults(run=_compare)
@@ -38,19 +51,27 @@ def _compare(parsed: argparse.Namespace) -> None:
     figure = parsed.figure
     if figure and figure.suffix not in FIGURES:
         raise FedloomError(f"--figure: is {str(figure)!r}", ", ".join(f"*{end}" for end in FIGURES))
-    names, words = overrides.split([parsed.method, *parsed.keys])
+    if figure and not figure.absolute().parent.is_dir():
+        raise FedloomError(f"--figure: {figure.parent} is no folder", advice="make it first")
+    names, words = overrides.split(parsed.words)
     if len(names) != 1:
-        problem = f"{' '.join(names)!r} is not one method"
-        raise ConfigError(overrides.COMMAND_LINE, problem, advice="METHOD mu=0.1")
+        problem = f"names {len(names)} methods: {', '.join(names)}" if names else "names no method"
+        raise ConfigError(overrides.COMMAND_LINE, problem, "one", "METHOD mu=0.1")
     keys = overrides.entry_keys(words)
     for key in OPTIONS:
         if key in keys:
             problem, advice = "is no key of a method", "fedloom compare --help"
             raise ConfigError(overrides.COMMAND_LINE / key, problem, advice=advice)
+    no_op = None
+    if parsed.no_op:
+        others, words = overrides.split([parsed.no_op])
+        if others:
+            raise FedloomError(f"--no-op: {others[0]} is no KEY=VALUE", "mu=0,is=fedavg")
+        no_op = overrides.entry_keys(words)
     with loading():
         from fl.notebook.compare import compare
     with warnings_as_lines():
-        comparison = compare(names[0], only=parsed.only, config=parsed.config, **keys)
+        comparison = compare(names[0], only=parsed.only, no_op=no_op, config=parsed.config, **keys)
     for line in (comparison.to_latex() if parsed.latex else repr(comparison)).splitlines():
         say(line)
     if figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,8 @@ def _lines(track: TrackClaims, own: pd.DataFrame) -> Iterable[str]:
         yield (
             f"{head} has {value}; {gain} ({low} to {high}) {track.unit_text} from "
             f"{track.title_of(row['other'])} over {row['n']:.0f} clients, "
-            f"p {probability(row['p'])}: {verdict}{same}; place {place} of {family.count()}"
+            f"p {probability(row['p'])}: {verdict}{same}; place {place} of {family.count()} in its "
+            "family"
         )
 
 
@@ -122,7 +123,8 @@ def _lines(track: TrackClaims, own: pd.DataFrame) -> Iterable[str]:
 def compare(
     method: str | type,
     *,
-    only: str | None = None,
+    only: str | Sequence[str] | None = None,
+    no_op: Values | None = None,
     config: str | Path | None = None,
     progress: bool = True,
     **keys: Any,
@@ -137,7 +139,10 @@ def compare(
 
     Args:
         method: Name of a method, a class as in `fl.run`, or the name of an entry of the tracks.
-        only: Name of one track; by default all that have kept results.
+        only: Name of a track, or names; by default all that have kept results.
+        no_op: Values of keys at which the method does nothing of its own, and under ``is`` the
+            entry that it then is: ``{"mu": 0, "is": "fedavg"}``. A grid needs them: where tuning
+            chooses them, nothing is tested.
         config: Config folder, by default ``config`` in the working directory. If its tracks have no
             kept results, those of the package are used.
         progress: Whether to show a progress bar.
@@ -151,11 +156,13 @@ def compare(
     folder = Path(config or FOLDER)
     source = kept_tracks.source(folder)
     names = kept_tracks.names(source)
-    if only is not None and only not in names:
-        raise unknown_name(CALL / "only", "track with kept results", only, names)
+    chosen = [only] if isinstance(only, str) else names if only is None else list(only)
+    for track in chosen:
+        if track not in names:
+            raise unknown_name(CALL / "only", "track with kept results", track, names)
     if (folder / "config.yaml").exists():
         read_settings(folder)  # Its plugins may have the method.
-    files = [track_file.read(source, name) for name in ([only] if only else names)]
+    files = [track_file.read(source, name) for name in names if name in chosen]
     name = method if isinstance(method, str) else entry_name(method)
     method_names = {*registry.names("method"), *(entry for file in files for entry in file.methods)}
     if isinstance(method, str) and name not in method_names:
@@ -167,7 +174,7 @@ def compare(
         if isinstance(method, str) and name not in {*registry.names("method"), *file.methods}:
             remarks.append(f"{file.name}: is left out, as it has no entry {name}")
             continue
-        joined = _joined(file, name, method, keys)
+        joined = _joined(file, name, method, keys, no_op)
         if reason := _unfit(joined, name):
             remarks.append(f"{file.name}: is left out, as {name} {reason}")
             continue
@@ -182,11 +189,13 @@ def compare(
     return Comparison(name, tuple(tracks), tuple(remarks))
 
 
-def _joined(file: Track, name: str, method: str | type, keys: Values) -> Track:
+def _joined(
+    file: Track, name: str, method: str | type, keys: Values, no_op: Values | None
+) -> Track:
     """Return a track with an entry, which is in the families of its kind if it is new.
 
     Raises:
-        ConfigError: For what is wrong with its keys.
+        ConfigError: For what is wrong with its keys, or with its no-op.
     """
     own = {} if isinstance(method, str) else {"method": method}
     entry = {**(own or file.methods.get(name) or {}), **keys}
@@ -195,6 +204,9 @@ def _joined(file: Track, name: str, method: str | type, keys: Values) -> Track:
     if own or keys:  # With other keys it may be another entry at its no-op.
         no_ops = {other: values for other, values in file.no_ops.items() if other != name}
         joined = replace(joined, no_ops=no_ops)
+    if no_op is not None:
+        joined = replace(joined, no_ops={**joined.no_ops, name: dict(no_op)})
+        track_file.check_no_op(joined, name, CALL / "no_op")
     if name in file.methods:
         return joined
     families = {

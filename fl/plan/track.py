@@ -143,6 +143,7 @@ class TrackKeys:
             class or the mean of their targets gets.
         budgets: Multiples of the track's rounds at which entries are trained, by default 1 alone.
         always: Entries that are trained at each of them, in addition to baselines.
+        added: Entries that were added after results of others had been seen, to be marked.
     """
 
     dataset: Any
@@ -162,6 +163,7 @@ class TrackKeys:
     diverged: Literal["floor"] = "floor"
     budgets: list[Budget] = field(default_factory=list)
     always: list[str] = field(default_factory=list)
+    added: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -470,35 +472,46 @@ def _check_families(track: Track) -> None:
         if not track.roles(entry):
             problem = "is in no family, and nothing starts from it"
             problems.errors += [ConfigError(track.location / "methods" / entry, problem)]
-    for i, entry in enumerate(track.always):
-        if entry not in track.methods:
-            place_of = track.location / "always" / i
-            problems.errors += [unknown_name(place_of, "entry", entry, track.methods)]
+    for key, entries in (("always", track.always), ("added", track.added)):
+        for i, entry in enumerate(entries):
+            if entry not in track.methods:
+                place_of = track.location / key / i
+                problems.errors += [unknown_name(place_of, "entry", entry, track.methods)]
     problems.raise_all()
 
 
 def _check_no_ops(track: Track) -> None:
-    """Raise `ConfigError` for no-ops of unknown entries, and for those that no grid has."""
+    """Raise `ConfigError` for what is wrong with the no-op of any entry."""
     problems = ConfigProblems()
-    for name, values in track.no_ops.items():
-        location = track.location / "no_ops" / name
+    for name in track.no_ops:
         with problems.collected():
-            if name not in track.methods:
-                raise unknown_name(location, "entry", name, track.methods)
-            keys, grid = fields.mapping(values, location), track.grid(name)
-            if IS not in keys:
-                raise ConfigError(location / IS, "is missing", "the entry that it then is")
-            if keys[IS] not in track.methods or keys[IS] == name:
-                others = {*track.methods} - {name}
-                raise unknown_name(location / IS, "entry", keys[IS], others)
-            if len(keys) == 1:
-                raise ConfigError(location, "has no key", ", ".join(grid))
-            for key in keys.keys() - {IS}:
-                if keys[key] not in grid.get(key, []):
-                    problem = f"is {keys[key]!r}, which is not in the grid of the entry"
-                    allowed = ", ".join(map(str, grid.get(key, []))) or f"keys {', '.join(grid)}"
-                    raise ConfigError(location / key, problem, allowed)
+            check_no_op(track, name, track.location / "no_ops" / name)
     problems.raise_all()
+
+
+def check_no_op(track: Track, name: str, location: Location) -> None:
+    """Raise `ConfigError` for the no-op of an unknown entry, and for one that no grid has.
+
+    Args:
+        track: The track.
+        name: Name of the entry.
+        location: Location of the no-op.
+    """
+    if name not in track.methods:
+        raise unknown_name(location, "entry", name, track.methods)
+    keys, grid = fields.mapping(track.no_ops[name], location), track.grid(name)
+    if IS not in keys:
+        raise ConfigError(location / IS, "is missing", "the entry that it then is")
+    if keys[IS] not in track.methods or keys[IS] == name:
+        others = {*track.methods} - {name}
+        raise unknown_name(location / IS, "entry", keys[IS], others)
+    if len(keys) == 1:
+        raise ConfigError(location, "has no key", ", ".join(grid))
+    for key in keys.keys() - {IS}:
+        if keys[key] not in grid.get(key, []):
+            problem = f"is {keys[key]!r}, which is not in the grid of the entry"
+            allowed = ", ".join(map(str, grid.get(key, []))) or f"keys {', '.join(grid)}"
+            raise ConfigError(location / key, problem, allowed)
 
 
 def _check_budgets(track: Track) -> None:

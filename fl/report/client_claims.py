@@ -25,6 +25,8 @@ COST = "operations"
 """Cost of figures and of the price of an entry."""
 COSTS = (COST, "bytes")
 """Costs at which entries are compared with a baseline."""
+FAIR = 1.05
+"""Multiple of the baseline's cost up to which an entry costs no more, in sentences."""
 """The cost at which methods are set beside a baseline that is trained longer."""
 
 REFERENCES = ("local", "pooled")
@@ -52,6 +54,8 @@ class TrackClaims:
         about: By budget, what is known of the track's file when its entries were trained.
         second: Verdicts of the track with other tuning and scored clients; None if not trained.
         longer: By larger budget, verdicts beside baselines of the same budget.
+        floors: By family, the value of its clients without any model (`fl.report.kept_tracks`).
+        above_floor: By family, the number of draws in which its baseline is better than that.
     """
 
     file: Track
@@ -62,6 +66,8 @@ class TrackClaims:
     about: Mapping[str, Mapping[str, str]]
     second: pd.DataFrame | None = None
     longer: Mapping[int, pd.DataFrame] = field(default_factory=dict)
+    floors: Mapping[str, float] = field(default_factory=dict)
+    above_floor: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -120,17 +126,22 @@ def read(folder: Path, names: Sequence[str] | None = None) -> list[TrackClaims]:
     Raises:
         FedloomError: If a track's file is wrong, or its results cannot be read.
     """
+    names = kept_tracks.names(folder) if names is None else names
+    files = [track_file.read(folder, name) for name in names]
+    limit = limit_of_all(files)
     tracks = []
-    for name in kept_tracks.names(folder) if names is None else names:
-        place, second = (kept_tracks.folder_of(folder, name, i) for i in (0, 1))
+    for file in files:
+        place, second = (kept_tracks.folder_of(folder, file.name, i) for i in (0, 1))
         second_results = kept_tracks.read(second) if second.exists() else None
-        file = track_file.read(folder, name)
-        tracks.append(of_track(file, kept_tracks.read(place), second_results))
+        tracks.append(of_track(file, kept_tracks.read(place), second_results, limit))
     return tracks
 
 
 def of_track(
-    file: Track, results: TrackResults, second_results: TrackResults | None = None
+    file: Track,
+    results: TrackResults,
+    second_results: TrackResults | None = None,
+    limit: float = claims.LEVEL,
 ) -> TrackClaims:
     """Return what is claimed on a track by its kept results.
 
@@ -138,7 +149,9 @@ def of_track(
         file: What the track's file says.
         results: Its kept results.
         second_results: Those with other tuning and scored clients, if there are any.
+        limit: Second level at which p-values decide, `limit_of_all`.
     """
+    levels = (claims.LEVEL, limit)
     keys = ["budget", "entry", "clients"]
     complete = results.runs["state"] == COMPLETE  # A run that diverged has ended early.
     costs = results.runs.groupby(keys)[[]].first()
@@ -147,10 +160,10 @@ def of_track(
     scores = []
     for budget, entry, role in costs.index:
         values = kept_tracks.entry_values(results, entry, role, budget)
-        scores.append(math.nan if values is None else float(values.mean(axis=1).mean()))
+        scores.append(math.nan if values is None else kept_tracks.mean_over_clients(values))
     return TrackClaims(
         file,
-        kept_tracks.verdicts(results, file),
+        kept_tracks.verdicts(results, file, levels=levels),
         {cost: kept_tracks.at_equal_cost(results, file, cost) for cost in COSTS},
         costs.assign(value=scores).reset_index(),
         dict(zip(results.runs["entry"], results.runs["title"], strict=True)),
@@ -160,6 +173,14 @@ def of_track(
             int(times): kept_tracks.verdicts(results, file, int(times))
             for times in sorted(results.runs["budget"].unique())
             if times > 1
+        },
+        {
+            name: kept_tracks.mean_over_clients(kept_tracks.floor(results, family.clients))
+            for name, family in file.families.items()
+        },
+        {
+            name: int((kept_tracks.gains_on_floor(results, file, family) > 0).sum())
+            for name, family in file.families.items()
         },
     )
 
@@ -191,27 +212,28 @@ def switched_off(tracks: Sequence[TrackClaims]) -> str:
     }
     if losses:
         large = [f"{title} on {name}" for (name, title), loss in losses.items() if loss < -1.001]
-        text += f". On the tuning clients {len(losses) - len(large)} of {len(losses)} such entries "
-        text += "are within the margin of it at their best point otherwise"
+        text += f". Of {len(losses)} such entries, whose own key was switched off, "
+        text += f"{len(losses) - len(large)} are within the margin of it on the tuning clients at "
+        text += "their best point otherwise"
         text += f", not {', '.join(large)}" if large else ""
     return f"{text}."
 
 
 def claims_of_all(tracks: Sequence[TrackClaims]) -> tuple[int, int]:
     """Return how many claims stay if all families are corrected together, and the claims."""
-    limit, stay, count = limit_of_all(tracks), 0, 0
+    limit, stay, count = limit_of_all([track.file for track in tracks]), 0, 0
     for track in tracks:
         p = deciding_p(track.verdicts).dropna()
         stay, count = stay + int((p <= limit).sum()), count + len(p)
     return stay, count
 
 
-def limit_of_all(tracks: Sequence[TrackClaims]) -> float:
+def limit_of_all(files: Sequence[Track]) -> float:
     """Return the largest p of a claim that stays if all families are corrected together.
 
     A family is tested twice, for differences and for equality; the correction is Bonferroni's.
     """
-    return claims.LEVEL / (2 * sum(len(track.file.families) for track in tracks))
+    return claims.LEVEL / (2 * sum(len(file.families) for file in files))
 
 
 def deciding_p(verdicts: pd.DataFrame) -> pd.Series:
@@ -264,11 +286,10 @@ def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
             "matter of speed."
         )
     elif leads := sum(int((track.verdicts["verdict"] == claims.AHEAD).sum()) for track in priced):
-        parts = [
-            "Beside a baseline that is trained for as many operations, "
-            + _lasting(priced, COST, f"of {quantity(leads, 'lead')} remain"),
-            "for as many bytes, " + _lasting(priced, "bytes", "remain"),
-        ]
+        names = ", ".join(track.name for track in priced)
+        parts = [_lasting(priced, cost) for cost in COSTS]
+        head = f"Baselines are trained for longer, too, on {names}: of {quantity(leads, 'lead')}"
+        parts[0] = f"{head} there {parts[0]}"
         open_tracks = [track.name for track in tracks if track.at_equal_cost[COST].empty]
         if open_tracks:
             parts.append(f"not trained for longer are baselines of {', '.join(open_tracks)}")
@@ -318,8 +339,10 @@ def _leads(tracks: Sequence[TrackClaims], family: str, baseline: str) -> str:
     named = []
     for entry in order[:MOST_NAMED]:
         where = ", ".join(text for _, text in leads[entry])
-        end = f"; behind or unstable on {worse[entry]}" if worse[entry] else ""
-        named.append(f"{titles[entry]} ({where}{end})")
+        tracks_text = quantity(int(worse[entry]), "track")
+        end = f"; behind or unstable on {tracks_text}" if worse[entry] else ""
+        mark = "*" if any(entry in track.file.added for track in tracks) else ""
+        named.append(f"{titles[entry]}{mark} ({where}{end})")
     unnamed = len(order) - len(named)
     end = f", and {quantity(unnamed, 'other')}" if unnamed else ""
     return f"{family.capitalize()}: ahead of {baseline} are {', '.join(named)}{end}."
@@ -342,18 +365,22 @@ def titles_of(tracks: Sequence[TrackClaims]) -> dict[str, str]:
     return {entry: title for track in tracks for entry, title in track.titles.items()}
 
 
-def _lasting(tracks: Sequence[TrackClaims], cost: str, words: str) -> str:
-    """Return how many leads stay at equal cost, and how many cost too much to say, with words."""
+def _lasting(tracks: Sequence[TrackClaims], cost: str) -> str:
+    """Return how many leads cost no more than the baseline, and what becomes of the others."""
     pair = ["family", "entry"]
-    lasting = unpriced = 0
+    costly = lasting = unpriced = cheap = 0
     for track in tracks:
-        ahead = track.verdicts[track.verdicts["verdict"] == claims.AHEAD][pair]
+        ahead = track.verdicts[track.verdicts["verdict"] == claims.AHEAD][[*pair, cost]]
+        is_costly = ahead[cost] > FAIR
+        cheap, costly = cheap + int((~is_costly).sum()), costly + int(is_costly.sum())
         at_cost = track.at_equal_cost[cost][[*pair, "verdict"]]
-        verdicts = ahead.merge(at_cost, how="left")["verdict"]
+        verdicts = ahead[is_costly].merge(at_cost, on=pair, how="left")["verdict"]
         lasting += int((verdicts == claims.AHEAD).sum())
         unpriced += int(verdicts.isna().sum())
-    more = f" ({unpriced} had more than the longest baseline)" if unpriced else ""
-    return f"{lasting} {words}{more}"
+    text = f"{cheap} take no more {cost} than their baseline"
+    if costly:
+        text += f", and of {costly} that take more {lasting} remain beside one with as many"
+    return text + (f" ({unpriced} had more than the longest)" if unpriced else "")
 
 
 def advice(tracks: Sequence[TrackClaims]) -> list[str]:
@@ -379,11 +406,12 @@ def advice(tracks: Sequence[TrackClaims]) -> list[str]:
             (counts[claims.BEHIND] > counts["tracks"] / 2) & (counts[claims.AHEAD] == 0)
         ]
         idle = methods[methods[NO_OP] > methods["tracks"] / 2]
-        text = f"{family.capitalize()}: start with {baseline}; "
+        text = f"{family.capitalize()}: start with {baseline}, the baseline; "
         text += (
             f"then try {_named(winners, titles, 'or')}"
             if len(winners)
-            else "no federated method is ahead on two tracks and behind on none"
+            else "no federated method is ahead on two tracks, beside a baseline of equal "
+            "operations too, and behind or unstable on none"
         )
         if len(losers):
             text += f"; behind on most tracks: {_named(losers, titles, 'and')}"

@@ -78,7 +78,11 @@ def _draw_row(
     if style is None:
         return
     if row["verdict"] == NO_OP:
-        axes.plot(0, height, ls="", ms=3.6, mew=0.9, zorder=3, **style)
+        # At the point of the entry that it is; the baseline is at 0.
+        table = track.verdicts[track.verdicts["family"] == row["family"]]
+        same = table.loc[table["entry"] == row["no_op"], "difference"]
+        place = float(np.clip(track.unit * same.fillna(0.0).sum(), *limits))
+        axes.plot(place, height, ls="", ms=3.6, mew=0.9, zorder=3, **style)
         return
     middle, low, high = (track.unit * row[key] for key in ("difference", "low", "high"))
     if side := _beyond(middle, limits):

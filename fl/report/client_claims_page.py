@@ -54,20 +54,22 @@ sign = -1 if track.get("metric") == "rmse" else 1
 for family, about in track["families"].items():
     own, rows = (t[t["clients"] == about.get("clients", "participants")] for t in (runs, values))
     table = rows.pivot(index="client", columns=["entry", "draw"], values="value").astype(float)
-    for entry, draw in own.loc[own["state"] == "diverged", ["entry", "draw"]].to_numpy():
+    lost = own.loc[own["state"] == "diverged", ["entry", "draw"]].to_numpy().tolist()
+    for entry, draw in lost:
         table[entry, draw] = table["majority", draw]
     is_out = own["no_op"].notna() | ~own["state"].isin(["complete", "diverged"])
     left = {*own["entry"]} - {*own.loc[is_out, "entry"]}
-    tested = [entry for entry in about["entries"] if entry in left]
+    tested, base = [entry for entry in about["entries"] if entry in left], about["baseline"]
     above = sign * (table.mean() - table["majority"].mean().reindex(table.columns, level=1))
-    gains = np.stack([sign * (table[entry] - table[about["baseline"]]) for entry in tested])
+    gains = np.stack([sign * (table[entry] - table[base]) for entry in tested])
     blocks = block[table.index].to_numpy() if (block >= 0).all() else None
     test = family_test(gains, margin=track["margin"], blocks=blocks)
     for entry, gain, p, p_same in zip(tested, test.difference, test.p, test.p_equal):
         claim = "open" if p > 0.05 else "ahead" if gain > 0 else "behind"
         claim = "equal" if p_same <= 0.05 else claim
-        fails = claim != "behind" and (above[entry] <= 0).any()
-        print(family, entry, "unstable" if fails else claim)
+        fails = entry in dict(lost) or ((above[entry] <= 0) & (above[base] > 0)).any()
+        claim = "unstable" if fails and claim != "behind" else claim
+        print(f"{family:9} {entry:16} {gain:+.4f}  p {p:.4f}  equal {p_same:.4f}  {claim}")
 """
 """What recomputes every verdict of a track from its kept files."""
 
@@ -75,9 +77,10 @@ READING = (
     "A point is the mean difference over clients who chose nothing, with its 95 % interval; right "
     "is better, and a triangle is beyond the axis. A verdict "
     "([how](../guide/analyse.md#claims-about-clients)) is corrected for all entries of a family on "
-    "a track, an interval is not, so that it can miss 0 without a verdict. Grey is the margin: "
-    "*equal* needs a test, too, and not only a point in it. A cross is an entry that tuning "
-    "switched off, and so is another one.\n\n"
+    "a track, and an interval is not: an interval without 0 may be *not told apart*. Grey is the "
+    "margin. A point inside it is not yet *equal*: a test must exclude that the difference is "
+    "larger. A cross is an entry that tuning switched off, so that it is the same as another "
+    "one.\n\n"
     "A track has a figure of its own with the same points, where a bar is the difference from a "
     "baseline that is trained for as many operations, if it was trained for longer. Then come "
     "values against operations. A dot is an entry; a curve is one that was tuned and trained "
@@ -86,10 +89,35 @@ READING = (
 )
 """How the figures are read."""
 
+COLUMN_TEXTS = {
+    "Value": "mean over clients, in % or units of the error.",
+    "Clients": "in brackets the number of their blocks, such as authorities of schools, which take "
+    "the place of clients in tests.",
+    "Difference": "from the baseline, with its 95 % interval. Of an entry that tuning switched off "
+    "it is in brackets what its best point otherwise had more, on tuning clients.",
+    "p": "for other clients like these, and models that are trained again; corrected for the "
+    "family. It decides.",
+    "p, these models": "for other clients like these, who get the same trained models.",
+    "p, re-splits": "for these clients, if their samples are split and the models trained again.",
+    "p, equal": "that the difference is not within the margin. If it is at most 5 %, the verdict "
+    "is *equal*, whatever p is.",
+    "Better / same / worse": "shares of clients.",
+    "Verdict": "*unstable* is an entry that is not behind, but in some draw diverged, or was not "
+    "better than the floor where the baseline was. The floor is a client's most frequent class, or "
+    "the mean; clients of a run that diverged have it.",
+    "All families": "whether the claim stays with one correction for all families of all tracks.",
+    "Points tried": "in the entry's tuning, and in brackets in that of its baseline; each was "
+    "trained in all tuning draws.",
+    "Equal operations, equal bytes": "difference and verdict beside a baseline that is trained for "
+    "as many.",
+    "Bytes, operations": "as multiples of the baseline's.",
+}
+"""What the columns of `long_table` are."""
+
 NOT_CLAIMED = (
-    "That all entries were named before: FedAvg-Server and its fine-tuning, FedAvg with a longer "
-    "step on the server and nothing else, were added when first results had shown what such a step "
-    "does.",
+    "That all entries were named before: FedAvg-Server and its fine-tuning (*), FedAvg with a "
+    "longer step on the server and nothing else, were added when first results had shown what such "
+    "a step does.",
     "That a method is better for clients of another kind: a claim is about clients like those of a "
     "track, who come from the same pool as those on whom points were chosen.",
     "That it is better in another federation: scored clients train together in eight draws of four "
@@ -143,6 +171,7 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
         "## The tracks",
         *(_section(track) for track in tracks),
         "## Every comparison",
+        "\n".join(f"- **{name}**: {text}" for name, text in COLUMN_TEXTS.items()),
         FILTERS,
         page.to_markdown(long_table(tracks)).rstrip(),
         "## A method of yours beside them",
@@ -191,10 +220,7 @@ def _section(track: TrackClaims) -> str:
         if about_budget.get("claims", comparisons) != comparisons
     ]
     if track.second is not None:
-        lasting, count = client_claims.share_kept(track.verdicts, track.second)
-        remarks.append(
-            f"With other tuning and scored clients of the pool {lasting} of {count} claims stay."
-        )
+        remarks.append(_second(track, track.second))
     if missing := [name for name in file.entries() if name not in track.titles]:
         remarks.append(f"Not trained yet: {', '.join(map(file.title_of, missing))}.")
     remarks += [_longer(track, times) for times in track.longer]
@@ -212,6 +238,7 @@ def _section(track: TrackClaims) -> str:
             else ""
         )
         + f"All this was {registration}.",
+        _baselines(track),
         *remarks,
         _picture(f"{track.name}-intervals", f"Differences from the baselines on {track.name}"),
         *(
@@ -222,8 +249,44 @@ def _section(track: TrackClaims) -> str:
     return "\n\n".join(block.strip() for block in blocks)
 
 
+def _baselines(track: TrackClaims) -> str:
+    """Return sentences on values of baselines and floor, and how small a difference is seen."""
+    texts = []
+    for name, family in track.file.families.items():
+        value = track.value_of(family.baseline, family.clients)
+        shown = [number(x, track.file.metric) for x in (value, track.floors[name])]
+        draws = track.above_floor[name]
+        text = f"{name.capitalize()}: {track.title_of(family.baseline)} has {shown[0]}, the floor "
+        text += shown[1]
+        if draws < len(track.file.draws.scored):
+            text += f" (**better than it in {draws} of {len(track.file.draws.scored)} draws**)"
+        rows = track.verdicts[track.verdicts["family"] == name]
+        width = ((rows["high"] - rows["low"]) / 2).median()
+        if not math.isnan(width):
+            text += f"; half of the intervals are wider than ±{track.shown(width).lstrip('+')}"
+        texts.append(f"{text}.")
+    return " ".join(texts)
+
+
+def _second(track: TrackClaims, second: pd.DataFrame) -> str:
+    """Return which claims stay with other tuning and scored clients, and which do not."""
+    lasting, count = client_claims.share_kept(track.verdicts, second)
+    claimed = track.verdicts[track.verdicts["verdict"].isin(CLAIMED)]
+    pairs = claimed.merge(second, on=["family", "entry", "other"], how="left", suffixes=("", "_2"))
+    text = f"With other tuning and scored clients of the pool {lasting} of {count} claims stay"
+    gone = [
+        f"{track.title_of(row['entry'])} ({row['family']}: {row['verdict']}, then "
+        f"{'at its no-op' if row['verdict_2'] == NO_OP else row['verdict_2']})"
+        for row in pairs[pairs["verdict_2"].notna()].to_dict("records")
+        if row["verdict"] != row["verdict_2"]
+    ]
+    text += f"; not {', '.join(gone)}" if gone else ""
+    untried = [track.title_of(entry) for entry in pairs.loc[pairs["verdict_2"].isna(), "entry"]]
+    return f"{text}. Not tried: {', '.join(untried)}." if untried else f"{text}."
+
+
 def _longer(track: TrackClaims, times: int) -> str:
-    """Return a sentence on the entries that are ahead at a larger budget."""
+    """Return sentences on the entries that are ahead at a larger budget, and who was left out."""
     table = track.longer[times]
     ahead = [
         f"{track.title_of(row['entry'])} ({row['family']}, {track.shown(row['difference'])})"
@@ -231,7 +294,16 @@ def _longer(track: TrackClaims, times: int) -> str:
     ]
     text = f"With {times} times the rounds, tuned again, beside baselines with as many: "
     text += f"{len(ahead)} of {quantity(len(table), 'comparison')} ahead"
-    return f"{text}{': ' if ahead else ''}{', '.join(ahead)}."
+    text += f"{': ' if ahead else ''}{', '.join(ahead)}."
+    pair = ["family", "entry"]
+    leads = track.verdicts[track.verdicts["verdict"] == claims.AHEAD][pair]
+    there = {*table[pair].itertuples(index=False, name=None)}
+    left = [
+        f"{track.title_of(entry)} ({family})"
+        for family, entry in leads.itertuples(index=False, name=None)
+        if (family, entry) not in there
+    ]
+    return f"{text} Ahead before, and not trained for so long: {', '.join(left)}." if left else text
 
 
 def overview_tables(tracks: Sequence[TrackClaims]) -> list[Table]:
@@ -270,31 +342,21 @@ def long_table(tracks: Sequence[TrackClaims]) -> Table:
     Args:
         tracks: The tracks.
     """
-    limit = client_claims.limit_of_all(tracks)
+    limit = client_claims.limit_of_all([track.file for track in tracks])
     rows = []
     for track in tracks:
         table = track.verdicts.assign(stays=client_claims.deciding_p(track.verdicts) <= limit)
         for record in table.to_dict("records"):
             cells = tuple(map(Cell, _cells(track, record)))
-            rows.append(Row(track.title_of(str(record["entry"])), cells))
+            mark = "*" if record["entry"] in track.file.added else ""
+            rows.append(Row(track.title_of(str(record["entry"])) + mark, cells))
     caption = (
-        "Every comparison: value on scored clients, and difference from the family's baseline with "
-        "its 95 % interval, where more is better; costs as multiples of the baseline's."
+        "Value on scored clients, and difference from the family's baseline with its 95 % "
+        "interval, where more is better; costs as multiples of the baseline's."
     )
     note = (
-        "Value: mean over clients, in % or units of the error. Clients: in brackets the number of "
-        "their blocks, such as authorities of schools, which take the place of clients in tests. "
-        "Difference: of an entry that is another one, as tuning switched it off, what its best "
-        "point otherwise had more on tuning clients. p: other clients like these, models trained "
-        "again; corrected for the family. These models: other clients like these, the same trained "
-        "models. Re-splits: these clients, other splits and trainings. Equal: that the difference "
-        "is within the margin; this comes first. Better / same / worse: shares of clients. All "
-        "families: whether the claim stays with one correction for all families of this table's "
-        "tracks. Points tried: in the entry's tuning, and in brackets in that of its baseline; "
-        "each was trained in all tuning draws. Equal operations, equal bytes: difference and "
-        "verdict beside a baseline trained for as many. Unstable: not behind, but in some draws "
-        "not better than the floor, the most frequent class or the mean, which clients of a run "
-        "that diverged have."
+        "p: other clients like these, models trained again; corrected for the family, and equal if "
+        "the difference is within the margin. * Added after first results were seen."
     )
     texts = ("track", "family", "verdict", "all\nfamilies", "equal\noperations", "equal\nbytes")
     heads = columns("Method", *TABLE_HEADS, text=texts)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +61,7 @@ def family_test(
     margin: float = math.nan,
     blocks: np.ndarray | None = None,
     flips: int | None = None,
+    levels: Sequence[float] = (claims.LEVEL,),
 ) -> FamilyTest:
     """Test all comparisons of a family, with one correction for all of them.
 
@@ -96,8 +97,9 @@ def family_test(
         blocks: Number of each client's block, from 0 on, [clients]: clients of a block flip
             together. None: clients are independent.
         flips: Number of flips. None: `fl.report.claims.RANDOM_FLIPS`, and more, up to `MOST_FLIPS`,
-            while a p-value that decides is within `ERRORS` standard errors of the level, so that
+            while a p-value that decides is within `ERRORS` standard errors of a level, so that
             no verdict hangs on the seed.
+        levels: The levels.
     """
     is_there = np.isfinite(values)
     has_clients, has_draws = is_there.any(axis=(0, 2)), is_there.any(axis=(0, 1))
@@ -108,11 +110,17 @@ def family_test(
     if is_tested.any():
         numbers = np.arange(len(has_clients)) if blocks is None else np.asarray(blocks)
         _, block_of = np.unique(numbers[has_clients], return_inverse=True)
-        results[:, is_tested] = _test(values[is_tested], margin, block_of, flips)
+        results[:, is_tested] = _test(values[is_tested], margin, block_of, flips, levels)
     return FamilyTest(*results)
 
 
-def _test(values: np.ndarray, margin: float, block_of: np.ndarray, flips: int | None) -> FamilyTest:
+def _test(
+    values: np.ndarray,
+    margin: float,
+    block_of: np.ndarray,
+    flips: int | None,
+    levels: Sequence[float],
+) -> FamilyTest:
     """Return `family_test` of comparisons that have values in all draws.
 
     Args:
@@ -120,6 +128,7 @@ def _test(values: np.ndarray, margin: float, block_of: np.ndarray, flips: int | 
         margin: As in `family_test`.
         block_of: Number of each client's block, [clients].
         flips: As in `family_test`.
+        levels: As in `family_test`.
     """
     count, draws = len(values), values.shape[2]
     is_scored = np.isfinite(values).any(axis=2)
@@ -159,7 +168,7 @@ def _test(values: np.ndarray, margin: float, block_of: np.ndarray, flips: int | 
         if len(distances) * FLIP_BLOCK < RANDOM_FLIPS:  # More are not needed for an interval.
             distances.append(np.abs(signs @ centred.T + by_draws))
         is_enough = flips is None and over_clients.flips > RANDOM_FLIPS
-        if is_enough and not any(step_down.is_near_level() for step_down in decisive):
+        if is_enough and not any(test.is_near(level) for test in decisive for level in levels):
             break
     half_width = np.quantile(np.concatenate(distances), CONFIDENCE, axis=0)
     p_equal = np.full(count, math.nan)
@@ -210,10 +219,10 @@ class _StepDown:
         self.counts[self.order] += (largest >= self.observed[self.order] - ROUNDING).sum(axis=0)
         self.flips += len(sums)
 
-    def is_near_level(self) -> bool:
-        """Whether a corrected p-value may be on either side of the level."""
-        spread = math.sqrt(claims.LEVEL * (1 - claims.LEVEL) / self.flips)
-        return bool((np.abs(self.p_values() - claims.LEVEL) <= ERRORS * spread).any())
+    def is_near(self, level: float) -> bool:
+        """Whether a corrected p-value may be on either side of a level."""
+        spread = math.sqrt(level * (1 - level) / self.flips)
+        return bool((np.abs(self.p_values() - level) <= ERRORS * spread).any())
 
     def p_values(self) -> np.ndarray:
         """Return corrected p-values; none is below that of a rarer comparison."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -348,8 +348,19 @@ def entry_values(
     return scored.pivot(index="client", columns="draw", values="value").astype("float64")
 
 
-def verdicts(results: TrackResults, track: Track, budget: int = 1) -> pd.DataFrame:
+def verdicts(
+    results: TrackResults,
+    track: Track,
+    budget: int = 1,
+    levels: Sequence[float] = (claims.LEVEL,),
+) -> pd.DataFrame:
     """Return a row for each comparison of the families of a track.
+
+    Args:
+        results: The results of the track.
+        track: The track.
+        budget: The budget.
+        levels: Levels near which p-values are computed of more flips.
 
     Returns:
         `COMPARISON_COLUMNS` and those named last. ``n`` is the number of clients, and ``blocks``
@@ -361,19 +372,24 @@ def verdicts(results: TrackResults, track: Track, budget: int = 1) -> pd.DataFra
         ``no_op`` is the entry that it equals, and costs are multiples of those of ``other``.
         ``points`` and ``points_of_other`` are the numbers of points that were tried for both, and
         ``without_no_op`` what tuning without the no-op would have changed (`loss_without_no_op`).
-        ``failed`` is the number of draws in which the entry is not better than the floor; with one,
-        the verdict is `UNSTABLE`, unless it is behind: a test over clients and draws takes one lost
-        draw for a large spread of all.
+        ``failed`` is the number of draws in which the entry diverged, or is not better than the
+        floor where ``other`` is; with one, the verdict is `UNSTABLE`, unless it is behind: a test
+        over clients and draws takes one lost draw for a large spread of all.
     """
     tables = [
-        _family_verdicts(results, track, name, family, budget)
+        _family_verdicts(results, track, name, family, budget, levels)
         for name, family in track.families.items()
     ]
     return pd.concat(tables, ignore_index=True)
 
 
 def _family_verdicts(
-    results: TrackResults, track: Track, name: str, family: Family, budget: int
+    results: TrackResults,
+    track: Track,
+    name: str,
+    family: Family,
+    budget: int,
+    levels: Sequence[float],
 ) -> pd.DataFrame:
     """Return the rows of `verdicts` of one family."""
     runs = results.runs[results.runs["budget"] == budget]
@@ -391,8 +407,8 @@ def _family_verdicts(
             values = entry_values(results, entry, family.clients, budget)
             if values is not None and not no_ops[entry]:
                 gains[entry] = track.sign * (values - baseline)
-                failed[entry] = _failed_draws(results, track, values, family.clients, budget)
-    tested = _tested(results, gains, track.margin)
+                failed[entry] = _failed_draws(results, track, family, entry, budget)
+    tested = _tested(results, gains, track.margin, levels)
     points = _points_tried(results, budget)
     records = []
     for entry in entries:
@@ -454,18 +470,64 @@ def loss_without_no_op(
 
 
 def _failed_draws(
-    results: TrackResults, track: Track, values: pd.DataFrame, role: str, budget: int
+    results: TrackResults, track: Track, family: Family, entry: str, budget: int
 ) -> int:
-    """Return the number of draws in which values, `entry_values`, are not better than the floor."""
+    """Return the number of draws in which an entry diverged, or its baseline alone beats the floor.
+
+    Where the baseline is not better than the floor either, an entry that is not tells nothing.
+    """
+    runs = results.runs[results.runs["entry"] == entry]
+    runs = runs[(runs["clients"] == family.clients) & (runs["budget"] == budget)]
+    lost = runs.loc[runs["state"] == DIVERGED, "draw"]
+    own, base = (
+        gains_on_floor(results, track, family, name, budget) for name in (entry, family.baseline)
+    )
+    return int(((own <= 0) & ((base > 0) | own.index.isin(lost))).sum())
+
+
+def gains_on_floor(
+    results: TrackResults,
+    track: Track,
+    family: Family,
+    entry: str | None = None,
+    budget: int = 1,
+) -> pd.Series:
+    """Return how much better an entry is than the floor by draw, mean over clients.
+
+    Args:
+        results: The results of the track.
+        track: The track.
+        family: The family whose clients are meant.
+        entry: Name of the entry; None: the family's baseline.
+        budget: The budget.
+
+    Returns:
+        The gains; none if a run is missing.
+    """
+    values = entry_values(results, entry or family.baseline, family.clients, budget)
+    if values is None:
+        return pd.Series(dtype="float64")
     # Means of the same numbers in the same order, as a run that diverged is equal to the floor.
+    gains: pd.Series = track.sign * (values.mean() - floor(results, family.clients, budget).mean())
+    return gains
+
+
+def floor(results: TrackResults, role: str, budget: int = 1) -> pd.DataFrame:
+    """Return the values of the floor, clients by draws; NaN where a client was not scored."""
     rows = results.values_of(FLOOR, role, budget)
-    floor = rows.pivot(index="client", columns="draw", values="value")
-    gains: pd.Series = track.sign * (values.mean() - floor.astype("float64").mean())
-    return int((gains <= 0).sum())
+    return rows.pivot(index="client", columns="draw", values="value").astype("float64")
+
+
+def mean_over_clients(values: pd.DataFrame) -> float:
+    """Return the mean over clients of the means over draws, of values by clients and draws."""
+    return float(values.mean(axis=1).mean())
 
 
 def _tested(
-    results: TrackResults, gains: Mapping[str, pd.DataFrame], margin: float
+    results: TrackResults,
+    gains: Mapping[str, pd.DataFrame],
+    margin: float,
+    levels: Sequence[float] = (claims.LEVEL,),
 ) -> dict[str, dict[str, Any]]:
     """Return what is tested of comparisons, corrected together, by entry.
 
@@ -473,6 +535,7 @@ def _tested(
         results: TrackResults results, of which the clients are read.
         gains: Gains of each entry, clients by draws.
         margin: Largest difference of equal entries.
+        levels: As in `verdicts`.
     """
     if not gains:
         return {}
@@ -482,7 +545,7 @@ def _tested(
     block = results.clients.groupby("client")["block"].first()[first.index]
     has_blocks = bool((block >= 0).all())  # Clients of a block are not independent.
     blocks = block.to_numpy() if has_blocks else None
-    test = client_tests.family_test(values, margin=margin, blocks=blocks)
+    test = client_tests.family_test(values, margin=margin, blocks=blocks, levels=levels)
     p_draws = client_tests.draws_p_values(values)
     tests = {}
     for i, (entry, gain) in enumerate(gains.items()):

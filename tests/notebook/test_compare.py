@@ -21,7 +21,7 @@ from fl.cli.main import main
 from fl.notebook.compare import Comparison
 from fl.plan import track
 from fl.report import kept_tracks
-from fl.report.kept_tracks import FLOOR, NO_OP, UNSTABLE
+from fl.report.kept_tracks import EQUAL, FLOOR, NO_OP, UNSTABLE
 from tools import comparison
 
 KEYS = toy_track.changed(
@@ -105,14 +105,15 @@ def test_a_class_stands_in_the_families_of_its_kind(lab: Path) -> None:
     ]
     first = measured.table.iloc[0]
     assert (first["difference"], first["better"]) == (0, 0)
-    assert first["verdict"] == UNSTABLE, "so short a training is not better than the floor"
+    assert first["verdict"] == EQUAL, "no better than the floor, as its baseline"
     checks = [remark for remark in measured.remarks if "has its kept values" in remark]
     assert len(checks) == 2 and {text.split()[1] for text in checks} == {"FedAvg", "FedAvg-FT"}
     # It is corrected with what is kept, and the verdicts on the others are there.
     [claims_of] = measured.tracks
     assert {"fedprox", "plain-mean"} <= set(claims_of.verdicts["entry"])
     said = repr(measured).splitlines()
-    assert said[0].startswith("toy, shared: PlainMean has ") and UNSTABLE in said[0]
+    assert said[0].startswith("toy, shared: PlainMean has ")
+    assert "equal, as all values are equal; place 1 of 1 in its family" in said[0]
     assert "<table" in measured._repr_html_()
     assert measured.to_latex().count("PlainMean") >= 2
 
@@ -219,6 +220,14 @@ def test_a_list_for_a_key_of_a_term_is_refused(lab: Path) -> None:
         fl.compare("fedavg", terms=terms, progress=False)
 
 
+def test_a_grid_may_have_a_no_op_of_its_own(lab: Path) -> None:
+    """One that was chosen is not tested, and not called equal."""
+    no_op = {"mu": 0, "is": "fedavg"}
+    measured = fl.compare("fedprox", mu=[0, 1e9], lr=0.1, no_op=no_op, progress=False)
+    assert measured.table["verdict"].tolist() == [NO_OP]
+    assert "is FedAvg (no-op)" in repr(measured)
+
+
 def test_own_rounds_are_remarked(lab: Path) -> None:
     told = fl.compare("fedprox", mu=0.1, rounds=2, progress=False).remarks
     assert "fedprox was given mu=0.1, rounds=2" in told
@@ -226,7 +235,7 @@ def test_own_rounds_are_remarked(lab: Path) -> None:
 
 
 def test_the_command_is_the_call(lab: Path, capsys: pytest.CaptureFixture) -> None:
-    words = ["compare", "ditto", "lam=[0.1, 1e+0]", "lr=0.1", "--only", "toy", "--figure", "a.svg"]
+    words = ["compare", "ditto", "--only", "toy", "lam=[0.1, 1e+0]", "lr=0.1", "--figure", "a.svg"]
     assert main(words) == 0
     called = fl.compare("ditto", only="toy", lam=[0.1, 1.0], lr=0.1, progress=False)
     assert capsys.readouterr().out.splitlines() == [*repr(called).splitlines(), "wrote a.svg"]
@@ -242,7 +251,11 @@ def test_the_command_is_the_call(lab: Path, capsys: pytest.CaptureFixture) -> No
         (["mu=010"], "mu"),
         (["mu=1", "mu=2"], "mu"),
         (["only=toy"], "only"),
-        (["0.1"], "'fedprox 0.1'"),
+        (["0.1"], "2 methods: fedprox, 0.1"),
+        (["--figure", "nowhere/a.svg"], "nowhere is no folder"),
+        (["mu=[0, 1]", "--no-op", "fedavg"], "fedavg is no KEY=VALUE"),
+        (["mu=[0, 1]", "--no-op", "mu=0"], "is: is missing"),
+        (["mu=[0, 1]", "--no-op", "mu=2,is=fedavg"], "which is not in the grid"),
         (["mu", "=", "1"], "mu=1"),
     ],
 )
