@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from fl.base.hashes import digest
@@ -34,6 +35,9 @@ REFERENCES = ("local", "pooled")
 
 MOST_NAMED = 5
 """Number of entries that a sentence names."""
+
+LARGE_SKEW = 1.0
+"""Skewness of clients' differences above which a claim is counted as doubtful."""
 
 FEWEST_TRACKS = 3
 """Number of tracks below which there is no advice."""
@@ -219,6 +223,21 @@ def switched_off(tracks: Sequence[TrackClaims]) -> str:
     return f"{text}."
 
 
+def skewed(tracks: Sequence[TrackClaims]) -> str:
+    """Return a sentence on claims that the skew of clients' differences may have made."""
+    tables = pd.concat(track.verdicts for track in tracks)
+    claimed = tables[tables["verdict"].isin([claims.AHEAD, claims.BEHIND])]
+    sign = np.where(claimed["verdict"] == claims.AHEAD, 1, -1)
+    count = int((sign * claimed["skew"] < -LARGE_SKEW).sum())
+    return (
+        "That clients' differences are symmetric, as the test takes for granted. Where a few "
+        "clients gain much and the others lose a little, it says *behind* too often, and *ahead* "
+        "where a few lose much ([how often](../guide/analyse.md#claims-about-clients)). Of "
+        f"{len(claimed)} claims {count} {'has' if count == 1 else 'have'} that direction, with a "
+        f"skewness above {LARGE_SKEW:g}."
+    )
+
+
 def claims_of_all(tracks: Sequence[TrackClaims]) -> tuple[int, int]:
     """Return how many claims stay if all families are corrected together, and the claims."""
     limit, stay, count = limit_of_all([track.file for track in tracks]), 0, 0
@@ -305,9 +324,10 @@ def _together(tracks: Sequence[TrackClaims]) -> str:
     divided = [(track, track.second) for track in tracks if track.second is not None]
     if divided:
         kept = [share_kept(track.verdicts, second) for track, second in divided]
-        names = ", ".join(track.name for track, _ in divided)
+        of_tracks = (f"{t.name} {n} of {m}" for (t, _), (n, m) in zip(divided, kept, strict=True))
         text += " With other tuning and scored clients of the pool "
-        text += f"{sum(n for n, _ in kept)} of {sum(n for _, n in kept)} stay ({names})."
+        text += f"{sum(n for n, _ in kept)} of {sum(m for _, m in kept)} stay "
+        text += f"({', '.join(of_tracks)})."
     return text
 
 
@@ -379,7 +399,7 @@ def _lasting(tracks: Sequence[TrackClaims], cost: str) -> str:
         unpriced += int(verdicts.isna().sum())
     text = f"{cheap} take no more {cost} than their baseline"
     if costly:
-        text += f", and of {costly} that take more {lasting} remain beside one with as many"
+        text += f", {costly} take more, of which {lasting} remain beside a baseline with as many"
     return text + (f" ({unpriced} had more than the longest)" if unpriced else "")
 
 

@@ -115,7 +115,7 @@ SAME = 1e-6
 
 COMPARISON_COLUMNS = [
     *("family", "entry", "other", "clients", "n", "blocks", "difference", "low", "high"),
-    *("p", "p_models", "p_draws", "p_equal", "better", "worse", "verdict"),
+    *("p", "p_models", "p_draws", "p_equal", "better", "worse", "skew", "verdict"),
 ]
 """Columns of the comparisons of entries, see `verdicts`."""
 
@@ -369,6 +369,7 @@ def verdicts(
         ``high``. Corrected p-values are ``p`` (clients and draws), ``p_models``
         (clients alone), ``p_draws`` (draws alone) and ``p_equal``; all but ``p_draws`` take blocks,
         where there are some, in place of clients. ``better`` and ``worse`` are shares of clients,
+        ``skew`` is the skewness of clients' (or blocks') mean differences,
         ``no_op`` is the entry that it equals, and costs are multiples of those of ``other``.
         ``points`` and ``points_of_other`` are the numbers of points that were tried for both, and
         ``without_no_op`` what tuning without the no-op would have changed (`loss_without_no_op`).
@@ -565,9 +566,17 @@ def _tested(
             "p_draws": float(p_draws[i]),
             "better": float((mean > SAME).mean()),
             "worse": float((mean < -SAME).mean()),
+            "skew": _skewness(mean.groupby(block).sum() if has_blocks else mean),
             "verdict": verdict,
         }
     return tests
+
+
+def _skewness(values: pd.Series) -> float:
+    """Return the third central moment over the 1.5th power of the second; 0 without spread."""
+    centred = values - values.mean()
+    spread = (centred**2).mean()
+    return float((centred**3).mean() / spread**1.5) if spread > 0 else 0.0
 
 
 def at_equal_cost(results: TrackResults, track: Track, cost: str) -> pd.DataFrame:
