@@ -259,6 +259,11 @@ def _compared(
         *_tuning_remarks(joined, name, title, tuned),
         *_run_remarks(file.name, title, scored),
     ]
+    before = kept_tracks.verdicts(published, file).rename(columns={"entry": "method"})
+    after = claims_of.verdicts[claims_of.verdicts["entry"] != name]
+    changed = claims.changed_verdicts(before, after.rename(columns={"entry": "method"}), ["family"])
+    if changed != claims.NO_CHANGE:
+        remarks.append(f"{file.name}: with {title} in its families, {changed}")
     entries = {*published.runs["entry"]}
     if name in entries and joined.methods[name] == file.keys(name):
         remarks.append(_check_remark(claims_of, name, published, scored))

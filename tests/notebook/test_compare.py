@@ -20,8 +20,9 @@ from fl.base.errors import ConfigError, DataError, FedloomError
 from fl.cli.main import main
 from fl.notebook.compare import Comparison
 from fl.plan import track
+from fl.plan.track import Track
 from fl.report import kept_tracks
-from fl.report.kept_tracks import EQUAL, FLOOR, NO_OP, UNSTABLE
+from fl.report.kept_tracks import EQUAL, FLOOR, NO_OP, UNSTABLE, TrackResults
 from tools import comparison
 
 KEYS = toy_track.changed(
@@ -226,6 +227,23 @@ def test_a_grid_may_have_a_no_op_of_its_own(lab: Path) -> None:
     measured = fl.compare("fedprox", mu=[0, 1e9], lr=0.1, no_op=no_op, progress=False)
     assert measured.table["verdict"].tolist() == [NO_OP]
     assert "is FedAvg (no-op)" in repr(measured)
+
+
+def test_verdicts_that_change_with_the_entry_are_told(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The correction is for one entry more, here as if FedProx had been ahead without it."""
+    verdicts = kept_tracks.verdicts
+
+    def before(results: TrackResults, file: Track, *rest: Any, **keys: Any) -> pd.DataFrame:
+        table = verdicts(results, file, *rest, **keys)
+        is_other = (table["entry"] == "fedprox") & ("plain-mean" not in file.methods)
+        return table.assign(verdict=table["verdict"].mask(is_other, "ahead"))
+
+    monkeypatch.setattr(kept_tracks, "verdicts", before)
+    told = "\n".join(fl.compare(PlainMean, progress=False).remarks)
+    assert "with PlainMean in its families, these verdicts change" in told
+    assert "fedprox from fedavg: " in told and "not ahead" in told
 
 
 def test_own_rounds_are_remarked(lab: Path) -> None:
