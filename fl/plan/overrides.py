@@ -181,11 +181,16 @@ def _is_open(value: str) -> bool:
 
 
 def _divided(words: Sequence[str], i: int) -> ConfigError:
-    """Return the error for a list that ends in a later word, as the shell has split it."""
+    """Return the error for a list without its end, which a shell may have split off."""
     longer = (" ".join(words[i : n + 1]) for n in range(i + 1, len(words)))
-    whole = next((text for text in longer if not _is_open(text.partition("=")[2])), words[i])
-    problem = f"{words[i]!r} has no closing bracket, as a shell splits words at spaces"
-    return ConfigError(COMMAND_LINE, problem, advice=f"quotes: '{whole}'")
+    whole = next((text for text in longer if not _is_open(text.partition("=")[2])), None)
+    problem = f"{words[i]!r} has no closing bracket"
+    if whole is None:
+        end = "]" if "[" in words[i] else "}"
+        return ConfigError(COMMAND_LINE, problem, advice=f"'{words[i]}{end}'")
+    return ConfigError(
+        COMMAND_LINE, f"{problem}, as a shell splits words at spaces", advice=f"quotes: '{whole}'"
+    )
 
 
 def resolve(folder: Path, words: Sequence[str]) -> list[str]:

@@ -124,6 +124,7 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
         "'methods.fedprox.mu=[0.1,'",
         "'methods.fedprox.mu=[0.1, 1]'",
     ),
+    "a list without its end": (["lr=[0.1"], "'lr=[0.1' has no closing bracket", "'lr=[0.1]'"),
     "a wrong type": (["lr=fast"], "lr=fast: lr: is 'fast'", "Allowed"),
     "a wrong item": (["seeds=[0, x]"], "seeds=[0,x]: seeds.1: is 'x'", "Allowed"),
     "an unknown key of a method": (
