@@ -37,6 +37,15 @@ FILE_NAME = re.compile(r"(?:[A-Za-z0-9_,=+\[\]-]|(?<=[0-9])\.(?=[0-9]))*")
 LIST = re.compile(r"[\w.+-]+(,[\w.+-]+)+")
 """A list without its brackets: ``fedavg,fedprox``."""
 
+LISTED = {
+    "seed": "seeds",
+    "draw": "seeds",
+    "method": "methods",
+    "dataset": "datasets",
+    "model": "models",
+}
+"""By a key of ``--only``, the key of a study that lists what it selects among."""
+
 TEXT_KEYS = {"title", "question", "paper", "shows", "execution"}
 """Keys of a study whose text, or that of a key inside, may look so."""
 
@@ -314,8 +323,9 @@ def _set(values: dict[str, Any], key: str, value: Any, place: Location) -> _Over
         problem, advice = "is a hash, which does not tell the overrides", "the overrides themselves"
         raise ConfigError(place, problem, advice=advice)
     if names[0] not in study:
-        if key in ("seed", "draw"):
-            advice = f"`--only {key}=...` for some of the study's runs, `seeds=[...]` for others"
+        if key in LISTED:
+            advice = f"`--only {key}=...` for some of the study's runs, "
+            advice += f"`{LISTED[key]}=[...]` for others"
             raise ConfigError(place, f"unknown key {key!r}", advice=advice)
         if names[0] not in training:
             raise _unknown_key(values, key, value, place, [*study, *training])

@@ -119,6 +119,7 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
     ),
     "a key of another level": (["device=cpu"], "device=cpu: device", "`execution`"),
     "a seed": (["seed=1"], "seed=1: seed: unknown key", "--only seed"),
+    "a model": (["model=mlp"], "model=mlp: model: unknown key", "--only model"),
     "a list without quotes": (
         ["methods.fedprox.mu=[0.1,", "1]"],
         "'methods.fedprox.mu=[0.1,'",
