@@ -37,15 +37,6 @@ FILE_NAME = re.compile(r"(?:[A-Za-z0-9_,=+\[\]-]|(?<=[0-9])\.(?=[0-9]))*")
 LIST = re.compile(r"[\w.+-]+(,[\w.+-]+)+")
 """A list without its brackets: ``fedavg,fedprox``."""
 
-LISTED = {
-    "seed": "seeds",
-    "draw": "seeds",
-    "method": "methods",
-    "dataset": "datasets",
-    "model": "models",
-}
-"""By a key of ``--only``, the key of a study that lists what it selects among."""
-
 TEXT_KEYS = {"title", "question", "paper", "shows", "execution"}
 """Keys of a study whose text, or that of a key inside, may look so."""
 
@@ -57,6 +48,15 @@ HASHED = "overrides"
 
 ALL_KEYS = "docs/reference/config.md, which lists all keys"
 """Where keys of a study are listed."""
+
+LISTED = {
+    "seed": "seeds",
+    "draw": "seeds",
+    "method": "methods",
+    "dataset": "datasets",
+    "model": "models",
+}
+"""By a key of ``--only``, the key of a study that lists what it selects among."""
 
 PLAIN_TEXT = re.compile(r"[A-Za-z_][\w.+-]*")
 """Text that a list of YAML can hold without quotes."""
