@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import yaml
@@ -33,10 +34,17 @@ CODE_BLOCK = re.compile(r"(^```.*?^```$)", re.M | re.S)
 
 
 def page_names() -> dict[Path, str]:
-    """Return the name in the site of each page of the repository, by its path."""
+    """Return the name in the site of each page of the repository, by its path.
+
+    Raises:
+        ValueError: If two pages have one name, since they come into one folder.
+    """
     documents = [path for kind in ("md", "ipynb") for path in (ROOT / "docs").rglob(f"*.{kind}")]
     pages = {path: path.name for path in sorted(documents)}
-    return pages | {ROOT / page: name for page, name in NAME_BY_PAGE.items()}
+    pages |= {ROOT / page: name for page, name in NAME_BY_PAGE.items()}
+    if twice := [name for name, count in Counter(pages.values()).items() if count > 1]:
+        raise ValueError(f"several pages are named {', '.join(twice)}")
+    return pages
 
 
 def site_text(page: Path, names: dict[Path, str], files: set[Path]) -> str:
