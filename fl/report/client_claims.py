@@ -397,10 +397,15 @@ def _lasting(tracks: Sequence[TrackClaims], cost: str) -> str:
         verdicts = ahead[is_costly].merge(at_cost, on=pair, how="left")["verdict"]
         lasting += int((verdicts == claims.AHEAD).sum())
         unpriced += int(verdicts.isna().sum())
-    text = f"{cheap} take no more {cost} than their baseline"
+    text = f"{cheap} {_verb(cheap, 'take')} no more {cost} than their baseline"
     if costly:
-        text += f", {costly} take more, of which {lasting} remain beside a baseline with as many"
+        text += f", and of {costly} that {_verb(costly, 'take')} more {lasting or 'none'} "
+        text += f"{_verb(lasting or 1, 'remain')} beside a baseline with as many"
     return text + (f" ({unpriced} had more than the longest)" if unpriced else "")
+
+
+def _verb(count: int, verb: str) -> str:
+    return f"{verb}s" if count == 1 else verb
 
 
 def advice(tracks: Sequence[TrackClaims]) -> list[str]:
@@ -430,8 +435,8 @@ def advice(tracks: Sequence[TrackClaims]) -> list[str]:
         text += (
             f"then try {_named(winners, titles, 'or')}"
             if len(winners)
-            else "no federated method is ahead on two tracks, beside a baseline of equal "
-            "operations too, and behind or unstable on none"
+            else "no federated method is ahead on two tracks at equal operations, and behind or "
+            "unstable on none"
         )
         if len(losers):
             text += f"; behind on most tracks: {_named(losers, titles, 'and')}"

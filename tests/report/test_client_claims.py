@@ -303,18 +303,18 @@ def test_sentences_count_verdicts_by_hand(tracks):
     assert re.search(r"FedExP \(\w+ \+5\.0, \w+ \+5\.0\), Pooled.* \(\w+ \+1\.7", leads)
     # FedExP takes as much as its baseline, the other lead twice the operations.
     assert "of 4 leads there 2 take no more operations than their baseline" in at_cost
-    assert "2 take more, of which 2 remain" in at_cost and "4 take no more bytes" in at_cost
+    assert "and of 2 that take more 2 remain" in at_cost and "4 take no more bytes" in at_cost
     assert "other tuning" not in total
     divided = [replace(two[0], second=two[1].verdicts), two[1]]
     assert f"2 of 3 stay ({two[0].name} 2 of 3)." in client_claims.sentences(divided)[0]
     dear = [replace(track, at_equal_cost=priced(track.verdicts[:1])) for track in two]
     assert (
-        "of which 0 remain beside a baseline with as many (2 had more"
+        "more none remains beside a baseline with as many (2 had more"
         in client_claims.sentences(dear)[2]
     )
     half = [replace(two[0], at_equal_cost=priced(two[0].verdicts[:0])), two[1]]
     [*_, at_cost] = client_claims.sentences(half)
-    assert "of 2 leads there 1 take" in at_cost and "; not trained for longer" in at_cost
+    assert "of 2 leads there 1 takes no" in at_cost and "; not trained for longer" in at_cost
     short = [replace(track, at_equal_cost=priced(track.verdicts[:0])) for track in two]
     assert client_claims.sentences(short)[2].startswith("No baseline is trained for more rounds")
     assert client_claims.advice(two) == ["2 tracks: too few for advice."]
