@@ -365,7 +365,8 @@ def _leads(tracks: Sequence[TrackClaims], family: str, baseline: str) -> str:
         named.append(f"{titles[entry]}{mark} ({where}{end})")
     unnamed = len(order) - len(named)
     end = f", and {quantity(unnamed, 'other')}" if unnamed else ""
-    return f"{family.capitalize()}: ahead of {baseline} are {', '.join(named)}{end}."
+    note = " *: added after first results were seen." if "*" in "".join(named) else ""
+    return f"{family.capitalize()}: ahead of {baseline} are {', '.join(named)}{end}.{note}"
 
 
 def tally(tracks: Sequence[TrackClaims], family: str) -> pd.DataFrame:
