@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from pathlib import Path
@@ -27,6 +28,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 CLIENTS, ROUNDS, SEED = 8, 15, 2021
 CONFIG = {"batch_size": 10, "local_epochs": 5, "n_server_rounds": ROUNDS, "n_clients": CLIENTS}
+HEADS = ("probabilities", "logits")
 LR, LAM, MU = 0.01, 0.1, 0.1
 """The paper's table 3 for Synthetic (0.5, 0.5); `MU` is that of MK-MMD."""
 
@@ -121,6 +123,10 @@ def accuracy(model: torch.nn.Module, samples: TensorDataset) -> float:
 def main() -> None:
     """Train and print."""
     clone, folder, method, head, seed = sys.argv[1:]
+    if not re.fullmatch(r"local|ditto|mkmmd-?\d+", method) or head not in HEADS:
+        raise SystemExit(
+            f"error: {method} {head}: local, ditto or mkmmd-1, with {' or '.join(HEADS)}"
+        )
     sys.path.insert(0, clone)
     torch.set_num_threads(1)
     logging.getLogger("flwr").setLevel(logging.ERROR)

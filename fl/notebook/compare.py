@@ -13,7 +13,7 @@ from fl.api.task import serves
 from fl.base import registry
 from fl.base.arithmetic import PORTABLE
 from fl.base.declaration import declaration_of
-from fl.base.errors import DataError, Location, unknown_name
+from fl.base.errors import ConfigError, DataError, Location, unknown_name
 from fl.base.schema import DIVERGED, GLOBAL, MISSING, SHARES
 from fl.base.units import quantity
 from fl.blocks.plotting import Picture
@@ -157,6 +157,8 @@ def compare(
     source = kept_tracks.source(folder)
     names = kept_tracks.names(source)
     chosen = [only] if isinstance(only, str) else names if only is None else list(only)
+    if not chosen:
+        raise ConfigError(CALL / "only", "is empty", ", ".join(names))
     for track in chosen:
         if track not in names:
             raise unknown_name(CALL / "only", "track with kept results", track, names)

@@ -23,12 +23,11 @@ VERDICTS = (claims.AHEAD, claims.BEHIND, EQUAL, claims.OPEN, UNSTABLE, NO_OP, MI
 """Verdicts in the order of legends and counts."""
 
 COST = "operations"
-"""Cost of figures and of the price of an entry."""
+"""Cost of figures, and of advice."""
 COSTS = (COST, "bytes")
 """Costs at which entries are compared with a baseline."""
 FAIR = 1.05
 """Multiple of the baseline's cost up to which an entry costs no more, in sentences."""
-"""The cost at which methods are set beside a baseline that is trained longer."""
 
 REFERENCES = ("local", "pooled")
 """Entries that are no federated method, which no advice recommends."""
@@ -179,7 +178,7 @@ def of_track(
             if times > 1
         },
         {
-            name: kept_tracks.mean_over_clients(kept_tracks.floor(results, family.clients))
+            name: kept_tracks.mean_over_clients(kept_tracks.floor_values(results, family.clients))
             for name, family in file.families.items()
         },
         {

@@ -10,7 +10,7 @@ import numpy as np
 
 from fl.blocks.plotting import PAGE_WIDTH, Look, as_picture, panels_of
 from fl.report import claims
-from fl.report.cells import MINUS, number, unit
+from fl.report.cells import number, unit
 from fl.report.client_claims import COST, TrackClaims, families_of, sorted_entries, titles_of
 from fl.report.kept_tracks import EQUAL, NO_OP, UNSTABLE
 
@@ -59,10 +59,6 @@ def _limits(track: TrackClaims) -> tuple[float, float]:
 def _beyond(difference: float, limits: tuple[float, float]) -> int:
     """Return on which side of an axis a difference is beyond its end; 0 if it is on it."""
     return int(difference > 0.97 * limits[1]) - int(difference < 0.97 * limits[0])
-
-
-def _short_number(value: float, position: float) -> str:
-    return f"{round(value, 9):g}".replace("-", MINUS)
 
 
 def _draw_row(
@@ -159,7 +155,7 @@ def overview(look: Look, tracks: Sequence[TrackClaims]) -> Figure:
                 )
         axes.set(xlim=limits, ylim=(row - 0.4, -0.6), xlabel=track.unit_text)
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-        axes.xaxis.set_major_formatter(_short_number)  # Panels are narrow.
+        axes.xaxis.set_major_formatter("{x:g}")  # Panels are narrow.
         axes.tick_params(axis="x", labelsize=SMALL)
         axes.xaxis.label.set_fontsize(SMALL + 0.5)
         axes.set_title(f"{track.name}\n{track.clients} clients", fontsize=SMALL + 1)

@@ -54,8 +54,8 @@ sign = -1 if track.get("metric") == "rmse" else 1
 for family, about in track["families"].items():
     own, rows = (t[t["clients"] == about.get("clients", "participants")] for t in (runs, values))
     table = rows.pivot(index="client", columns=["entry", "draw"], values="value").astype(float)
-    lost = own.loc[own["state"] == "diverged", ["entry", "draw"]].to_numpy().tolist()
-    for entry, draw in lost:
+    lost = own[own["state"] == "diverged"]
+    for entry, draw in zip(lost["entry"], lost["draw"]):
         table[entry, draw] = table["majority", draw]
     is_out = own["no_op"].notna() | ~own["state"].isin(["complete", "diverged"])
     left = {*own["entry"]} - {*own.loc[is_out, "entry"]}
@@ -67,7 +67,7 @@ for family, about in track["families"].items():
     for entry, gain, p, p_same in zip(tested, test.difference, test.p, test.p_equal):
         claim = "open" if p > 0.05 else "ahead" if gain > 0 else "behind"
         claim = "equal" if p_same <= 0.05 else claim
-        fails = entry in dict(lost) or ((above[entry] <= 0) & (above[base] > 0)).any()
+        fails = entry in set(lost["entry"]) or ((above[entry] <= 0) & (above[base] > 0)).any()
         claim = "unstable" if fails and claim != "behind" else claim
         print(f"{family:9} {entry:16} {gain:+.4f}  p {p:.4f}  equal {p_same:.4f}  {claim}")
 """
@@ -129,8 +129,8 @@ NOT_CLAIMED = (
     "known beside the tests](../guide/tracks.md#what-is-known-beside-the-tests).",
     "That no claim is false: each family of each track has its own chances of a false difference "
     "and of a false equality, about 5 % each.",
-    "That a family is small which was looked at often: who compares ten variants of a method of "
-    "their own with the scored clients has chosen by them, and the correction knows of one.",
+    "That the best of many tries is as good as it looks: if you compare ten variants of your "
+    "method, the scored clients choose among them, and the correction knows of one.",
     "That a method at its best is seen: points are of grids, and of the budget.",
     "Anything of large models: these train on two cores in minutes.",
 )
@@ -263,6 +263,8 @@ def _baselines(track: TrackClaims) -> str:
     texts = []
     for name, family in track.file.families.items():
         value = track.value_of(family.baseline, family.clients)
+        if math.isnan(value):
+            continue  # A run is missing.
         shown = [number(x, track.file.metric) for x in (value, track.floors[name])]
         draws = track.above_floor[name]
         text = f"{name.capitalize()}: {track.title_of(family.baseline)} has {shown[0]}, the floor "
@@ -364,8 +366,8 @@ def long_table(tracks: Sequence[TrackClaims]) -> Table:
         "interval, where more is better; costs as multiples of the baseline's."
     )
     note = (
-        "p: other clients like these, models trained again; corrected for the family, and equal if "
-        "the difference is within the margin. * Added after first results were seen."
+        "p: for other clients like these, with models trained again; corrected for the family. "
+        "Equal: within the margin. *: added after first results were seen."
     )
     texts = ("track", "family", "verdict", "all\nfamilies", "equal\noperations", "equal\nbytes")
     heads = columns("Method", *TABLE_HEADS, text=texts)

@@ -509,11 +509,13 @@ def gains_on_floor(
     if values is None:
         return pd.Series(dtype="float64")
     # Means of the same numbers in the same order, as a run that diverged is equal to the floor.
-    gains: pd.Series = track.sign * (values.mean() - floor(results, family.clients, budget).mean())
+    gains: pd.Series = track.sign * (
+        values.mean() - floor_values(results, family.clients, budget).mean()
+    )
     return gains
 
 
-def floor(results: TrackResults, role: str, budget: int = 1) -> pd.DataFrame:
+def floor_values(results: TrackResults, role: str, budget: int = 1) -> pd.DataFrame:
     """Return the values of the floor, clients by draws; NaN where a client was not scored."""
     rows = results.values_of(FLOOR, role, budget)
     return rows.pivot(index="client", columns="draw", values="value").astype("float64")
