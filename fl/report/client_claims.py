@@ -22,6 +22,9 @@ from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP, UNSTABLE, TrackResu
 VERDICTS = (claims.AHEAD, claims.BEHIND, EQUAL, claims.OPEN, UNSTABLE, NO_OP, MISSING_RUN)
 """Verdicts in the order of legends and counts."""
 
+CLAIMED = (claims.AHEAD, claims.BEHIND, EQUAL)
+"""Verdicts that claim something."""
+
 COST = "operations"
 """Cost of figures, and of advice."""
 COSTS = (COST, "bytes")
@@ -194,10 +197,17 @@ def comparison_hash(track: Track) -> str:
     return digest([families, track.margin, track.diverged])
 
 
+def claims_again(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """Return the claims of a table of verdicts, with ``verdict_second``; NaN if it is in no row."""
+    claimed = first[first["verdict"].isin(CLAIMED)]
+    columns = ["family", "entry", "other"]
+    verdicts = second[[*columns, "verdict"]]
+    return claimed.merge(verdicts, on=columns, how="left", suffixes=("", "_second"))
+
+
 def share_kept(first: pd.DataFrame, second: pd.DataFrame) -> tuple[int, int]:
-    """Return how many claims of a first table of verdicts a second one keeps, and their number."""
-    pairs = first.merge(second, on=["family", "entry", "other"], suffixes=("", "_second"))
-    pairs = pairs[pairs["verdict"].isin([claims.AHEAD, claims.BEHIND, EQUAL])]
+    """Return how many claims of a first table of verdicts a second one keeps, of those it has."""
+    pairs = claims_again(first, second).dropna(subset=["verdict_second"])
     return int((pairs["verdict"] == pairs["verdict_second"]).sum()), len(pairs)
 
 

@@ -13,11 +13,8 @@ from fl.blocks.plotting import Picture
 from fl.plan.track import NEWCOMERS, PARTICIPANTS
 from fl.report import claims, client_claims, client_claims_figures, page
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, multiple, number, probability
-from fl.report.client_claims import COSTS, TrackClaims
+from fl.report.client_claims import CLAIMED, COSTS, TrackClaims
 from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP, UNSTABLE
-
-CLAIMED = (claims.AHEAD, claims.BEHIND, EQUAL)
-"""Verdicts that claim something."""
 
 PICTURES = "comparison"
 """Folder of the page's pictures, beside the page."""
@@ -282,17 +279,17 @@ def _baselines(track: TrackClaims) -> str:
 def _second(track: TrackClaims, second: pd.DataFrame) -> str:
     """Return which claims stay with other tuning and scored clients, and which do not."""
     lasting, count = client_claims.share_kept(track.verdicts, second)
-    claimed = track.verdicts[track.verdicts["verdict"].isin(CLAIMED)]
-    pairs = claimed.merge(second, on=["family", "entry", "other"], how="left", suffixes=("", "_2"))
+    pairs = client_claims.claims_again(track.verdicts, second)
+    is_tried = pairs["verdict_second"].notna()
     text = f"With other tuning and scored clients of the pool {lasting} of {count} claims stay"
-    gone = [
+    changed = [
         f"{track.title_of(row['entry'])} ({row['family']}: {row['verdict']}, then "
-        f"{'at its no-op' if row['verdict_2'] == NO_OP else row['verdict_2']})"
-        for row in pairs[pairs["verdict_2"].notna()].to_dict("records")
-        if row["verdict"] != row["verdict_2"]
+        f"{'at its no-op' if row['verdict_second'] == NO_OP else row['verdict_second']})"
+        for row in pairs[is_tried].to_dict("records")
+        if row["verdict"] != row["verdict_second"]
     ]
-    text += f"; not {', '.join(gone)}" if gone else ""
-    untried = [track.title_of(entry) for entry in pairs.loc[pairs["verdict_2"].isna(), "entry"]]
+    text += f"; not {', '.join(changed)}" if changed else ""
+    untried = [track.title_of(entry) for entry in pairs.loc[~is_tried, "entry"]]
     return f"{text}. Not tried: {', '.join(untried)}." if untried else f"{text}."
 
 

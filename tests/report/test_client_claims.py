@@ -333,6 +333,64 @@ def test_entries_that_were_added_later_are_marked(tracks):
     assert "FedExP*" in heads and "MOON" in heads and "FedExP" not in heads
 
 
+def test_claims_with_other_clients_by_hand():
+    names = {"family": "shared", "other": "fedavg"}
+    first = pd.DataFrame(
+        [
+            {**names, "entry": "kept", "verdict": claims.AHEAD},
+            {**names, "entry": "gone", "verdict": claims.BEHIND},
+            {**names, "entry": "untried", "verdict": EQUAL},
+            {**names, "entry": "none", "verdict": claims.OPEN},
+        ]
+    )
+    second = pd.DataFrame(
+        [
+            {**names, "entry": "kept", "verdict": claims.AHEAD},
+            {**names, "entry": "gone", "verdict": claims.OPEN},
+            {**names, "entry": "none", "verdict": claims.AHEAD},
+        ]
+    )
+    pairs = client_claims.claims_again(first, second).set_index("entry")["verdict_second"]
+    assert pairs.dropna().to_dict() == {"kept": claims.AHEAD, "gone": claims.OPEN}
+    assert set(pairs.index) == {"kept", "gone", "untried"}
+    assert client_claims.share_kept(first, second) == (1, 2)
+
+
+def test_claims_in_the_direction_of_a_skew_are_counted(tracks):
+    """A lead by the many while few lose much, and the contrary; not a lead of few who gain much."""
+    [track] = small(tracks, {"fedexp": "ahead", "moon": "ahead", "fedfm": "behind"})
+    table = track.verdicts.assign(skew=[-1.5, 1.5, 1.5])
+    said = client_claims.skewed([replace(track, verdicts=table)])
+    assert "Of 3 claims 2 have that direction" in said
+
+
+def test_an_entry_is_unstable_only_where_its_baseline_is_not(config, tracks):
+    """Of a baseline at the floor in all draws no entry can be unstable, unless it diverged."""
+    kept = kept_tracks.read(kept_tracks.folder_of(config, "letters"))
+    file = tracks[0].file
+    is_lost = (kept.runs["entry"] == "feddyn") & (kept.runs["state"] == "diverged")
+    assert is_lost.any()
+    before = kept_tracks.verdicts(kept, file).set_index(["family", "entry"])["failed"]
+    values = kept.values
+    floor = values[values["entry"] == kept_tracks.FLOOR].set_index(
+        ["budget", "clients", "draw", "client"]
+    )
+    low = values[values["entry"].isin(["fedavg", "fedexp"])].copy()
+    keys = pd.MultiIndex.from_frame(low[["budget", "clients", "draw", "client"]])
+    low["value"] = floor["value"].reindex(keys).to_numpy() - np.float32(0.01)
+    others = values[~values["entry"].isin(["fedavg", "fedexp"])]
+
+    def failed(changed: pd.DataFrame) -> dict:
+        results = replace(kept, values=pd.concat([others, changed], ignore_index=True))
+        table = kept_tracks.verdicts(results, file).set_index(["family", "entry"])
+        return table["failed"]["shared"].to_dict()
+
+    both = failed(low)
+    assert both["fedexp"] == 0 and both["feddyn"] == before["shared", "feddyn"] > 0
+    alone = failed(pd.concat([low[low["entry"] == "fedexp"], values[values["entry"] == "fedavg"]]))
+    assert alone["fedexp"] == len(file.draws.scored)
+
+
 def test_what_tuning_switched_off_is_said(tracks):
     """Of FedProx on crashes the best other point has a point less on tuning clients."""
     by_entry = tracks[1].verdicts.set_index(["family", "entry"])
