@@ -49,7 +49,7 @@ HASHED = "overrides"
 ALL_KEYS = "docs/reference/config.md, which lists all keys"
 """Where keys of a study are listed."""
 
-LISTED = {
+STUDY_KEYS = {
     "seed": "seeds",
     "draw": "seeds",
     "method": "methods",
@@ -323,9 +323,9 @@ def _set(values: dict[str, Any], key: str, value: Any, place: Location) -> _Over
         problem, advice = "is a hash, which does not tell the overrides", "the overrides themselves"
         raise ConfigError(place, problem, advice=advice)
     if names[0] not in study:
-        if key in LISTED:
+        if key in STUDY_KEYS:
             advice = f"`--only {key}=...` for some of the study's runs, "
-            advice += f"`{LISTED[key]}=[...]` for others"
+            advice += f"`{STUDY_KEYS[key]}=[...]` for others"
             raise ConfigError(place, f"unknown key {key!r}", advice=advice)
         if names[0] not in training:
             raise _unknown_key(values, key, value, place, [*study, *training])
