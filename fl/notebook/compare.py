@@ -261,9 +261,7 @@ def _compared(
         *_tuning_remarks(joined, name, title, tuned),
         *_run_remarks(file.name, title, scored),
     ]
-    before = kept_tracks.verdicts(published, file).rename(columns={"entry": "method"})
-    after = claims_of.verdicts[claims_of.verdicts["entry"] != name]
-    changed = claims.changed_verdicts(before, after.rename(columns={"entry": "method"}), ["family"])
+    changed = _changed_verdicts(file, joined, name, published, claims_of)
     if changed != claims.NO_CHANGE:
         remarks.append(f"{file.name}: with {title} in its families, {changed}")
     entries = {*published.runs["entry"]}
@@ -285,6 +283,27 @@ def _compared(
             changed = claims.changed_verdicts(first, second, ["family"])
             remarks.append(f"{file.name}: with the baselines trained here, {changed}")
     return claims_of, remarks
+
+
+def _changed_verdicts(
+    file: Track, joined: Track, name: str, published: TrackResults, claims_of: TrackClaims
+) -> str:
+    """Return which kept verdicts on other entries change in the families of an entry.
+
+    Args:
+        file: The track.
+        joined: The track with the entry.
+        name: Name of the entry.
+        published: The kept results of the track.
+        claims_of: The claims with the entry.
+    """
+    families = {k: f for k, f in file.families.items() if name in joined.families[k].entries}
+    if not families:
+        return claims.NO_CHANGE
+    kept = kept_tracks.verdicts(published, replace(file, families=families))
+    now = claims_of.verdicts[claims_of.verdicts["entry"] != name]
+    first, second = (table.rename(columns={"entry": "method"}) for table in (kept, now))
+    return claims.changed_verdicts(first, second, ["family"])
 
 
 def _key_remarks(name: str, keys: Values) -> list[str]:

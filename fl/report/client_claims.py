@@ -134,12 +134,12 @@ def read(folder: Path, names: Sequence[str] | None = None) -> list[TrackClaims]:
     """
     names = kept_tracks.names(folder) if names is None else names
     files = [track_file.read(folder, name) for name in names]
-    limit = limit_of_all(files)
+    levels = (claims.LEVEL, limit_of_all(files))
     tracks = []
     for file in files:
         place, second = (kept_tracks.folder_of(folder, file.name, i) for i in (0, 1))
         second_results = kept_tracks.read(second) if second.exists() else None
-        tracks.append(of_track(file, kept_tracks.read(place), second_results, limit))
+        tracks.append(of_track(file, kept_tracks.read(place), second_results, levels))
     return tracks
 
 
@@ -147,7 +147,7 @@ def of_track(
     file: Track,
     results: TrackResults,
     second_results: TrackResults | None = None,
-    limit: float = claims.LEVEL,
+    levels: Sequence[float] = (claims.LEVEL,),
 ) -> TrackClaims:
     """Return what is claimed on a track by its kept results.
 
@@ -155,9 +155,8 @@ def of_track(
         file: What the track's file says.
         results: Its kept results.
         second_results: Those with other tuning and scored clients, if there are any.
-        limit: Second level at which p-values decide, `limit_of_all`.
+        levels: Levels at which p-values decide, see `fl.report.client_tests.family_test`.
     """
-    levels = (claims.LEVEL, limit)
     keys = ["budget", "entry", "clients"]
     complete = results.runs["state"] == COMPLETE  # A run that diverged has ended early.
     costs = results.runs.groupby(keys)[[]].first()
@@ -315,7 +314,7 @@ def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
         )
     elif leads := sum(int((track.verdicts["verdict"] == claims.AHEAD).sum()) for track in priced):
         names = ", ".join(track.name for track in priced)
-        parts = [_lasting(priced, cost) for cost in COSTS]
+        parts = [_cost_text(priced, cost) for cost in COSTS]
         head = f"Baselines are trained for longer, too, on {names}: of {quantity(leads, 'lead')}"
         parts[0] = f"{head} there {parts[0]}"
         open_tracks = [track.name for track in tracks if track.at_equal_cost[COST].empty]
@@ -395,7 +394,7 @@ def titles_of(tracks: Sequence[TrackClaims]) -> dict[str, str]:
     return {entry: title for track in tracks for entry, title in track.titles.items()}
 
 
-def _lasting(tracks: Sequence[TrackClaims], cost: str) -> str:
+def _cost_text(tracks: Sequence[TrackClaims], cost: str) -> str:
     """Return how many leads cost no more than the baseline, and what becomes of the others."""
     pair = ["family", "entry"]
     costly = lasting = unpriced = cheap = 0

@@ -276,6 +276,20 @@ def test_a_budget_needs_the_one_before(tmp_path: Path, monkeypatch: pytest.Monke
         comparison.entries_at(found, 4, Path("kept"))
 
 
+def test_a_lead_is_trained_on_at_a_larger_budget(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether or not it is among the best, which are one here."""
+    found = track.read(trained / "config", "toy")
+    place = kept_tracks.folder_of(trained / "kept", "toy")
+    entries, _ = comparison.entries_at(found, 4, place)
+    [other] = {*found.entries()} - {*entries}
+    verdicts = kept_tracks.verdicts(kept_tracks.read(place), found)
+    ahead = verdicts.assign(verdict=verdicts["verdict"].mask(verdicts["entry"] == other, "ahead"))
+    monkeypatch.setattr(kept_tracks, "verdicts", lambda *arguments: ahead)
+    assert set(comparison.entries_at(found, 4, place)[0]) == {*entries, other}
+
+
 def test_the_share_of_claims_that_are_kept() -> None:
     columns = ["family", "entry", "other", "verdict"]
     first = [("a", "x", "b", "ahead"), ("a", "y", "b", "equal"), ("a", "z", "b", claims.OPEN)]
