@@ -356,6 +356,17 @@ def test_claims_with_other_clients_by_hand():
     assert client_claims.share_kept(first, second) == (1, 2)
 
 
+def test_leads_that_were_not_trained_for_longer_are_named(tracks):
+    track = tracks[0]
+    table = track.verdicts.assign(verdict=claims.OPEN)
+    is_lead = (table["family"] == "shared") & table["entry"].isin(["fedexp", "moon"])
+    table["verdict"] = table["verdict"].mask(is_lead, claims.AHEAD)
+    longer = {4: table[is_lead & (table["entry"] == "fedexp")]}
+    page = client_claims_page.markdown([replace(track, verdicts=table, longer=longer)])
+    assert "1 of 1 comparison ahead: FedExP (shared, " in page
+    assert "Ahead before, and not trained for so long: MOON (shared)." in page
+
+
 def test_claims_in_the_direction_of_a_skew_are_counted(tracks):
     """A lead by the many while few lose much, and the contrary; not a lead of few who gain much."""
     [track] = small(tracks, {"fedexp": "ahead", "moon": "ahead", "fedfm": "behind"})
