@@ -23,7 +23,7 @@ from fl.cli.commands import say
 from fl.notebook.track_training import TrackTraining
 from fl.plan import track as track_file
 from fl.plan.track import PARTICIPANTS, Track
-from fl.report import claims, client_claims, client_claims_page, kept_tracks
+from fl.report import claims, kept_tracks, track_claims, track_page, track_verdicts
 from fl.report.kept_tracks import TrackResults
 
 CONFIG = Path("config")
@@ -56,7 +56,7 @@ def registered(found: Track) -> dict[str, str]:
         raise ConfigError(found.location, problem, advice=advice)
     commit = git("log", "-1", "--format=%H %cI")
     number, date = commit.split()
-    what = client_claims.comparison_hash(found)
+    what = track_claims.comparison_hash(found)
     return {"file": sha256(found.path), "claims": what, "commit": number, "date": date}
 
 
@@ -90,7 +90,7 @@ def entries_at(found: Track, budget: int, place: Path) -> tuple[list[str], pd.Da
     compared = tried[is_chosen & tried["entry"].isin(found.entries())]
     means = found.sign * compared.groupby("entry", sort=False)[PARTICIPANTS].mean()
     best = means.sort_values(ascending=False, kind="stable").index[: found.budgets[number].best]
-    table = kept_tracks.verdicts(kept, found, multiples[number - 1])
+    table = track_verdicts.verdicts(kept, found, multiples[number - 1])
     leads = table.loc[table["verdict"] == claims.AHEAD, "entry"]
     always = {*found.always, *(family.baseline for family in found.families.values())}
     return [name for name in found.entries() if name in {*best, *leads, *always}], tried
@@ -134,15 +134,15 @@ def train_track(name: str, division: int, budget: int, trial: Path | None) -> No
     place = kept_tracks.folder_of(trial or CONFIG, name)
     own_place = kept_tracks.folder_of(trial or CONFIG, name, is_second)
     kept = train(found.of_division(division), budget, own_place, about)
-    table = kept_tracks.verdicts(kept, found, budget)
+    table = track_verdicts.verdicts(kept, found, budget)
     for row in table.to_dict("records"):
         say(
             f"{row['family']}: {row['entry']} from {row['other']}: {row['difference']:+.4f} "
             f"({row['low']:+.4f} to {row['high']:+.4f}), p {row['p']:.3f}: {row['verdict']}"
         )
     if is_second and place.exists():
-        same, count = client_claims.share_kept(
-            kept_tracks.verdicts(kept_tracks.read(place), found, budget), table
+        same, count = track_claims.share_kept(
+            track_verdicts.verdicts(kept_tracks.read(place), found, budget), table
         )
         say(f"{name}: {same} of {quantity(count, 'claim')} of the first division are kept")
     say(own_place)
@@ -161,16 +161,16 @@ def write_pages() -> None:
     Raises:
         DataError: If no track has kept results.
     """
-    tracks = client_claims.read(kept_tracks.source(CONFIG))
-    pictures = PAGE.parent / client_claims_page.PICTURES
+    tracks = track_claims.read(kept_tracks.source(CONFIG))
+    pictures = PAGE.parent / track_page.PICTURES
     pictures.mkdir(parents=True, exist_ok=True)
-    by_name = client_claims_page.pictures(tracks)
+    by_name = track_page.pictures(tracks)
     for path in pictures.glob("*.svg"):
         if path.stem not in by_name:
             path.unlink()
     for name, picture in by_name.items():
         write_bytes(pictures / f"{name}.svg", picture.files()[".svg"])
-    write_bytes(PAGE, client_claims_page.markdown(tracks).encode())
+    write_bytes(PAGE, track_page.markdown(tracks).encode())
     say(PAGE)
 
 

@@ -6,7 +6,7 @@ import argparse
 
 from fl.base.errors import Location, unknown_name
 from fl.cli.commands import add_config_option, aligned, say
-from fl.report import client_claims, client_claims_page, kept_tracks
+from fl.report import kept_tracks, track_claims, track_page, track_sentences
 from fl.report.cells import Table
 
 
@@ -24,12 +24,12 @@ def _tracks(parsed: argparse.Namespace) -> None:
     if parsed.track and parsed.track not in known:
         place = Location("the command line")
         raise unknown_name(place, "track with kept results", parsed.track, known)
-    tracks = client_claims.read(folder, [parsed.track] if parsed.track else known)
-    for line in client_claims.sentences(tracks):
+    tracks = track_claims.read(folder, [parsed.track] if parsed.track else known)
+    for line in track_sentences.sentences(tracks):
         say(line)
-    tables = [client_claims_page.long_table(tracks)]
+    tables = [track_page.long_table(tracks)]
     if not parsed.long:
-        tables = client_claims_page.overview_tables(tracks)
+        tables = track_page.overview_tables(tracks)
     for table in tables:
         heads = [column.name.replace("\n", " ") for column in table.columns]
         for line in ("", table.caption, *aligned([heads, *_cells(table)])):

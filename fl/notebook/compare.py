@@ -26,16 +26,17 @@ from fl.plan.config import Values, read_settings
 from fl.plan.track import NEWCOMERS, Family, Track
 from fl.report import (
     claims,
-    client_claims,
-    client_claims_figures,
-    client_claims_page,
     kept_tracks,
     latex,
     page,
+    track_claims,
+    track_figures,
+    track_page,
+    track_verdicts,
 )
 from fl.report.cells import number, probability
-from fl.report.client_claims import TrackClaims
 from fl.report.kept_tracks import TrackResults
+from fl.report.track_claims import TrackClaims
 from fl.store.import_export import EXACT
 
 CALL = Location("fl.compare")
@@ -63,7 +64,7 @@ class Comparison:
 
     @property
     def table(self) -> pd.DataFrame:
-        """The comparisons in which the method takes part, `fl.report.kept_tracks.verdicts`."""
+        """The comparisons in which the method takes part, `fl.report.track_verdicts.verdicts`."""
         tables = [track.verdicts.assign(track=track.name) for track in self._own_tracks()]
         return pd.concat(tables, ignore_index=True)
 
@@ -76,18 +77,18 @@ class Comparison:
         return "\n".join([*lines, *self.remarks])
 
     def _repr_html_(self) -> str:
-        return page.table_html(client_claims_page.long_table(self._own_tracks()))
+        return page.table_html(track_page.long_table(self._own_tracks()))
 
     @short_traceback
     def to_latex(self) -> str:
         """Return the comparisons of the method as a table in LaTeX."""
-        table = client_claims_page.long_table(self._own_tracks())
+        table = track_page.long_table(self._own_tracks())
         head = f"% needs {latex.PREAMBLE}\n{latex.FITTED}\n{latex.UNICODE}\n"
         return head + latex.to_latex(table, table.name)
 
     def picture(self) -> Picture:
         """Return a figure of all entries on all tracks; its ``files()`` are an SVG and a PDF."""
-        return client_claims_figures.overview(self.tracks)
+        return track_figures.overview(self.tracks)
 
     def _own_tracks(self) -> list[TrackClaims]:
         """Return the tracks with the verdicts on the method alone."""
@@ -101,7 +102,7 @@ def _lines(track: TrackClaims, own: pd.DataFrame) -> Iterable[str]:
     """Yield a line for each comparison of a method on a track."""
     for row in own.to_dict("records"):
         head = f"{track.name}, {row['family']}: {track.title_of(row['entry'])}"
-        verdict = client_claims_page.verdict_text(track, row)
+        verdict = track_page.verdict_text(track, row)
         if pd.isna(row["difference"]):
             yield f"{head}: {verdict}"
             continue
@@ -255,7 +256,7 @@ def _compared(
     tuned = training.tune([name])
     scored = training.score(tuned, [name])
     results = kept_tracks.with_entries(published, scored)
-    claims_of = client_claims.of_track(joined, results)
+    claims_of = track_claims.of_track(joined, results)
     title = claims_of.title_of(name)
     remarks = [
         *_tuning_remarks(joined, name, title, tuned),
@@ -275,7 +276,7 @@ def _compared(
         )
         remarks += [_check_remark(claims_of, entry, published, retrained) for entry in baselines]
         if any(_gaps(published, retrained, entry).any() for entry in baselines):
-            new_verdicts = kept_tracks.verdicts(
+            new_verdicts = track_verdicts.verdicts(
                 kept_tracks.with_entries(results, retrained), joined
             )
             tables = [claims_of.verdicts[claims_of.verdicts["entry"] == name], new_verdicts]
@@ -300,7 +301,7 @@ def _changed_verdicts(
     families = {k: f for k, f in file.families.items() if name in joined.families[k].entries}
     if not families:
         return claims.NO_CHANGE
-    kept = kept_tracks.verdicts(published, replace(file, families=families))
+    kept = track_verdicts.verdicts(published, replace(file, families=families))
     now = claims_of.verdicts[claims_of.verdicts["entry"] != name]
     first, second = (table.rename(columns={"entry": "method"}) for table in (kept, now))
     return claims.changed_verdicts(first, second, ["family"])

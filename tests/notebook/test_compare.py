@@ -21,8 +21,9 @@ from fl.cli.main import main
 from fl.notebook.compare import Comparison
 from fl.plan import track
 from fl.plan.track import Track
-from fl.report import kept_tracks
-from fl.report.kept_tracks import EQUAL, FLOOR, NO_OP, UNSTABLE, TrackResults
+from fl.report import kept_tracks, track_verdicts
+from fl.report.kept_tracks import FLOOR, TrackResults
+from fl.report.track_verdicts import EQUAL, NO_OP, UNSTABLE
 from tools import comparison
 
 KEYS = toy_track.changed(
@@ -126,7 +127,7 @@ def test_a_personal_method_and_an_entry_of_the_track(lab: Path) -> None:
     assert len(chosen) == 1 and "lam=" in chosen[0]
     # An entry takes its own place, in its own families, and has its kept values.
     before = kept_tracks.read(kept_tracks.folder_of(Path("config"), "toy"))
-    kept = kept_tracks.verdicts(before, track.read(Path("config"), "toy"))
+    kept = track_verdicts.verdicts(before, track.read(Path("config"), "toy"))
     again = fl.compare("fedprox-ft", progress=False)
     assert pairs(again) == [("personal", "fedprox-ft", "fedavg-ft")]
     pd.testing.assert_frame_equal(again.tracks[0].verdicts, kept)
@@ -233,14 +234,14 @@ def test_verdicts_that_change_with_the_entry_are_told(
     lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The correction is for one entry more, here as if FedProx had been ahead without it."""
-    verdicts = kept_tracks.verdicts
+    verdicts = track_verdicts.verdicts
 
     def before(results: TrackResults, file: Track, *rest: Any, **keys: Any) -> pd.DataFrame:
         table = verdicts(results, file, *rest, **keys)
         is_other = (table["entry"] == "fedprox") & ("plain-mean" not in file.methods)
         return table.assign(verdict=table["verdict"].mask(is_other, "ahead"))
 
-    monkeypatch.setattr(kept_tracks, "verdicts", before)
+    monkeypatch.setattr(track_verdicts, "verdicts", before)
     told = "\n".join(fl.compare(PlainMean, progress=False).remarks)
     assert "with PlainMean in its families, these verdicts change" in told
     assert "fedprox from fedavg: " in told and "not ahead" in told

@@ -24,8 +24,9 @@ from fl.notebook import track_training
 from fl.notebook.track_training import TrackTraining
 from fl.plan import track
 from fl.plan.track import NEWCOMERS, PARTICIPANTS
-from fl.report import claims, client_claims, kept_tracks, result_files, summaries
-from fl.report.kept_tracks import FLOOR, NO_OP, TrackResults
+from fl.report import claims, kept_tracks, result_files, summaries, track_claims, track_verdicts
+from fl.report.kept_tracks import FLOOR, TrackResults
+from fl.report.track_verdicts import NO_OP
 from tools import comparison
 
 FILES = ("values.parquet", "clients.parquet", "tried.csv", "tuning.parquet")
@@ -151,7 +152,7 @@ def test_a_larger_budget_tunes_next_to_the_points_of_before(kept: TrackResults) 
 
 def test_verdicts_follow_from_what_is_kept(trained: Path, kept: TrackResults) -> None:
     found = track.read(trained / "config", "toy")
-    table = kept_tracks.verdicts(kept, found).set_index(["family", "entry"])
+    table = track_verdicts.verdicts(kept, found).set_index(["family", "entry"])
     row = table.loc[("personal", "fedavg")]
     values = {
         entry: kept_tracks.entry_values(kept, entry, PARTICIPANTS)
@@ -163,7 +164,7 @@ def test_verdicts_follow_from_what_is_kept(trained: Path, kept: TrackResults) ->
     assert row["n"] == gains.notna().sum()
     assert row["better"] == pytest.approx((gains > 0).mean())
     assert row["low"] <= row["difference"] <= row["high"]
-    equal_cost = kept_tracks.at_equal_cost(kept, found, "operations")
+    equal_cost = track_verdicts.at_equal_cost(kept, found, "operations")
     assert set(equal_cost["family"]) <= {"personal", "newcomers", "shared"}
 
 
@@ -178,7 +179,7 @@ def test_equal_points_go_to_the_no_op_and_are_not_tested(
     tuned = training.tune(found.entries())
     assert dict(tuned.chosen["fedprox", PARTICIPANTS].point) == {"mu": 0.0}
     kept = training.score(tuned, found.entries())
-    [row] = kept_tracks.verdicts(kept, found).to_dict("records")
+    [row] = track_verdicts.verdicts(kept, found).to_dict("records")
     assert (row["verdict"], row["no_op"]) == (NO_OP, "fedavg")
     assert np.isnan(row["p"])
 
@@ -202,13 +203,13 @@ def test_a_run_that_diverged_is_at_the_floor(
     pd.testing.assert_frame_equal(
         values, floor.pivot(index="client", columns="draw", values="value"), check_dtype=False
     )
-    [row] = kept_tracks.verdicts(kept, found).to_dict("records")
-    assert (row["verdict"], row["failed"]) == (kept_tracks.UNSTABLE, 3)
+    [row] = track_verdicts.verdicts(kept, found).to_dict("records")
+    assert (row["verdict"], row["failed"]) == (track_verdicts.UNSTABLE, 3)
     # A run that is missing leaves no verdict.
     lost = kept_tracks.track_results(kept.values, kept.clients, kept.runs, kept.tried)
     lost.runs.loc[lost.runs["entry"] == "fedprox", "state"] = "missing"
-    [row] = kept_tracks.verdicts(lost, found).to_dict("records")
-    assert row["verdict"] == kept_tracks.MISSING_RUN
+    [row] = track_verdicts.verdicts(lost, found).to_dict("records")
+    assert row["verdict"] == track_verdicts.MISSING_RUN
 
 
 def test_a_killed_track_goes_on_to_equal_bytes(
@@ -284,9 +285,9 @@ def test_a_lead_is_trained_on_at_a_larger_budget(
     place = kept_tracks.folder_of(trained / "kept", "toy")
     entries, _ = comparison.entries_at(found, 4, place)
     [other] = {*found.entries()} - {*entries}
-    verdicts = kept_tracks.verdicts(kept_tracks.read(place), found)
+    verdicts = track_verdicts.verdicts(kept_tracks.read(place), found)
     ahead = verdicts.assign(verdict=verdicts["verdict"].mask(verdicts["entry"] == other, "ahead"))
-    monkeypatch.setattr(kept_tracks, "verdicts", lambda *arguments: ahead)
+    monkeypatch.setattr(track_verdicts, "verdicts", lambda *arguments: ahead)
     assert set(comparison.entries_at(found, 4, place)[0]) == {*entries, other}
 
 
@@ -295,7 +296,7 @@ def test_the_share_of_claims_that_are_kept() -> None:
     first = [("a", "x", "b", "ahead"), ("a", "y", "b", "equal"), ("a", "z", "b", claims.OPEN)]
     second = [("a", "x", "b", "ahead"), ("a", "y", "b", claims.OPEN), ("a", "z", "b", "ahead")]
     tables = (pd.DataFrame(rows, columns=columns) for rows in (first, second))
-    assert client_claims.share_kept(*tables) == (1, 2)
+    assert track_claims.share_kept(*tables) == (1, 2)
 
 
 def test_the_floor_is_the_majority_class_or_the_mean(tmp_path: Path) -> None:

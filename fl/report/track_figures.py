@@ -11,8 +11,8 @@ import numpy as np
 from fl.blocks.plotting import PAGE_WIDTH, Look, as_picture, panels_of
 from fl.report import claims
 from fl.report.cells import number, unit
-from fl.report.client_claims import COST, TrackClaims, families_of, sorted_entries, titles_of
-from fl.report.kept_tracks import EQUAL, NO_OP, UNSTABLE
+from fl.report.track_claims import COST, TrackClaims, families_of, sorted_entries, titles_of
+from fl.report.track_verdicts import EQUAL, NO_OP, UNSTABLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,12 +16,19 @@ import pandas as pd
 import pytest
 from make_results import clients, entry, plan, planned, write_run
 
-from fl.report import claims, client_claims, client_claims_page, kept_tracks
+from fl.report import (
+    claims,
+    kept_tracks,
+    track_claims,
+    track_page,
+    track_sentences,
+    track_verdicts,
+)
 from fl.report.cells import MINUS, NOTHING
-from fl.report.client_claims import TrackClaims
-from fl.report.client_claims_figures import costs, intervals, overview
-from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP, UNSTABLE
 from fl.report.tables import collect
+from fl.report.track_claims import TrackClaims
+from fl.report.track_figures import costs, intervals, overview
+from fl.report.track_verdicts import EQUAL, MISSING_RUN, NO_OP, UNSTABLE
 
 NAMES = ("letters", "crashes", "schools")
 """One with a run that diverged, one with entries at their no-ops, one with errors and blocks."""
@@ -36,13 +43,13 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tracks(config: Path) -> list[TrackClaims]:
-    by_name = {track.name: track for track in client_claims.read(config)}
+    by_name = {track.name: track for track in track_claims.read(config)}
     return [by_name[name] for name in NAMES]
 
 
 @pytest.fixture(scope="module")
 def page(tracks: list[TrackClaims]) -> str:
-    return client_claims_page.markdown(tracks)
+    return track_page.markdown(tracks)
 
 
 def run_script(page: str, folder: Path, config: Path, name: str) -> dict[tuple[str, ...], str]:
@@ -85,7 +92,7 @@ def test_a_run_that_diverged_has_the_values_of_the_floor(config, tracks):
 
 def test_the_page_has_all_that_it_shows(page, tracks):
     shown = re.findall(r"!\[.+?\]\(comparison/(.+?)\.svg\)", page)
-    assert shown == [*client_claims_page.pictures(tracks)] and shown[0] == "overview"
+    assert shown == [*track_page.pictures(tracks)] and shown[0] == "overview"
     # The figure is first, then five sentences, then what to do.
     order = [page.index(text) for text in ("overview.svg", "\n1. ", "\n5. ", "## What to do")]
     assert order == sorted(order) and "\n6. " not in page
@@ -96,7 +103,7 @@ def test_the_page_has_all_that_it_shows(page, tracks):
 
 
 def test_a_track_that_was_not_registered_says_so(tracks):
-    page = client_claims_page.markdown([replace(tracks[0], about={})])
+    page = track_page.markdown([replace(tracks[0], about={})])
     assert "not registered" in page
 
 
@@ -109,26 +116,26 @@ def test_an_entry_that_is_not_trained_yet_is_named(config, tmp_path):
     left = {name: table[table["entry"] != "fedsam"] for name, table in tables.items()}
     shutil.rmtree(place)
     kept_tracks.write(place, replace(kept, about={}, **left))
-    [track] = client_claims.read(tmp_path / "config", ["crashes"])
+    [track] = track_claims.read(tmp_path / "config", ["crashes"])
     assert "fedsam" in track.file.entries() and "fedsam" not in set(track.verdicts["entry"])
-    page = client_claims_page.markdown([track])
+    page = track_page.markdown([track])
     assert "Not trained yet: FedSAM" in page and "Shared: 9 methods" in page
-    assert all(picture.svg for picture in client_claims_page.pictures([track]).values())
+    assert all(picture.svg for picture in track_page.pictures([track]).values())
     found = run_script(page, tmp_path, tmp_path / "config", "crashes")
     assert len(found) == (~track.verdicts["verdict"].isin([NO_OP])).sum()
 
 
 def test_a_track_whose_families_changed_after_training_says_so(tracks):
     track, words = tracks[0], "changed after training with budget 4"
-    known = {"claims": client_claims.comparison_hash(track.file)}
+    known = {"claims": track_claims.comparison_hash(track.file)}
     same = replace(track, about={"1": known, "4": known})
-    assert words not in client_claims_page.markdown([same])
+    assert words not in track_page.markdown([same])
     for changed in (
         replace(track.file, margin=0.02),
         replace(track.file, families={"shared": track.file.families["shared"]}),
     ):
-        other = {"claims": client_claims.comparison_hash(changed)}
-        page = client_claims_page.markdown([replace(track, about={"1": known, "4": other})])
+        other = {"claims": track_claims.comparison_hash(changed)}
+        page = track_page.markdown([replace(track, about={"1": known, "4": other})])
         assert words in page
 
 
@@ -136,19 +143,17 @@ def test_a_second_division_has_its_verdicts_and_the_page_says_what_stays(config,
     shutil.copytree(config, tmp_path / "config")
     place = kept_tracks.folder_of(tmp_path / "config", "crashes")
     shutil.copytree(place, place / "second")
-    [track] = [
-        track for track in client_claims.read(tmp_path / "config") if track.name == "crashes"
-    ]
+    [track] = [track for track in track_claims.read(tmp_path / "config") if track.name == "crashes"]
     assert track.second is not None
     claimed = int(track.verdicts["verdict"].isin([claims.AHEAD, claims.BEHIND, EQUAL]).sum())
-    assert client_claims.share_kept(track.verdicts, track.second) == (claimed, claimed)
-    assert f"{claimed} of {claimed} claims stay" in client_claims_page.markdown([track])
+    assert track_claims.share_kept(track.verdicts, track.second) == (claimed, claimed)
+    assert f"{claimed} of {claimed} claims stay" in track_page.markdown([track])
     other = track.second.assign(verdict=claims.OPEN)
-    assert client_claims.share_kept(track.verdicts, other) == (0, claimed)
+    assert track_claims.share_kept(track.verdicts, other) == (0, claimed)
 
 
 def test_every_picture_is_drawn(tracks):
-    for name, picture in client_claims_page.pictures(tracks[:1]).items():
+    for name, picture in track_page.pictures(tracks[:1]).items():
         for title in ("FedAvg", "FedProx-FT"):
             assert title in picture.svg, name
     first, second = (overview(tracks).svg for _ in range(2))
@@ -172,7 +177,7 @@ def test_a_picture_is_drawn_of_few_results(tracks):
     )
     for picture in (overview([bare]), intervals(bare), costs(bare, "participants")):
         assert picture.svg
-    assert "without a verdict" in " ".join(client_claims.sentences([bare]))
+    assert "without a verdict" in " ".join(track_sentences.sentences([bare]))
 
 
 def test_an_entry_far_below_the_others_is_named_below_the_axis(tracks):
@@ -183,7 +188,7 @@ def test_an_entry_far_below_the_others_is_named_below_the_axis(tracks):
 
 
 def test_the_table_has_a_row_for_each_comparison(tracks):
-    table = client_claims_page.long_table(tracks)
+    table = track_page.long_table(tracks)
     assert len(table.rows) == sum(len(track.verdicts) for track in tracks)
     heads = [column.name for column in table.columns]
     assert all(len(row.cells) + 1 == len(heads) for row in table.rows)
@@ -197,7 +202,7 @@ def test_the_table_has_a_row_for_each_comparison(tracks):
 
 
 def test_the_overview_has_difference_and_verdict_on_every_track(tracks):
-    personal, shared, newcomers = client_claims_page.overview_tables(tracks)
+    personal, shared, newcomers = track_page.overview_tables(tracks)
     assert [len(table.rows) for table in (personal, shared, newcomers)] == [13, 10, 6]
     [row] = [row for row in shared.rows if row.head == "FedProx"]
     [verdict] = (
@@ -206,7 +211,7 @@ def test_the_overview_has_difference_and_verdict_on_every_track(tracks):
     shown = f"{tracks[0].shown(verdict['difference'])} {verdict['verdict']}"
     assert row.cells[0].text == shown and row.cells[1].text == "is FedAvg (no-op)"
     two = small(tracks, {"fedexp": "ahead"}, {"moon": EQUAL})
-    [alone] = client_claims_page.overview_tables(two)
+    [alone] = track_page.overview_tables(two)
     assert [[cell.text for cell in row.cells] for row in alone.rows] == [
         ["+5.0 ahead", NOTHING],
         [NOTHING, "+5.0 equal"],
@@ -237,13 +242,13 @@ def test_blocks_decide_where_there_are_some(config, tracks):
     assert (tested["blocks"] < tested["n"]).all()
     kept = kept_tracks.read(kept_tracks.folder_of(config, "schools"))
     kept.clients["block"] = -1
-    alone = kept_tracks.verdicts(kept, tracks[2].file)
+    alone = track_verdicts.verdicts(kept, tracks[2].file)
     assert (alone["difference"] - schools["difference"]).abs().max() < 1e-12
     assert not alone["p"].equals(schools["p"]) and alone["p_draws"].equals(schools["p_draws"])
 
 
 def test_verdicts_in_words(tracks):
-    track, text = tracks[2], client_claims_page.verdict_text
+    track, text = tracks[2], track_page.verdict_text
     assert text(track, judged(track)) == "behind"
     assert text(track, judged(track, p=0.2, verdict=EQUAL)) == EQUAL
     assert text(track, judged(track, p=0.01, verdict=EQUAL)) == "equal (slightly behind)"
@@ -252,7 +257,7 @@ def test_verdicts_in_words(tracks):
 
 def priced(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The same comparisons at equal cost for all costs."""
-    return dict.fromkeys(client_claims.COSTS, table)
+    return dict.fromkeys(track_claims.COSTS, table)
 
 
 def small(tracks: list[TrackClaims], *tables: dict[str, str]) -> list[TrackClaims]:
@@ -289,47 +294,45 @@ def test_sentences_count_verdicts_by_hand(tracks):
     first = {"fedexp": "ahead", "pooled": "ahead", "moon": "no-op", "fedfm": "behind"}
     second = {"fedexp": "ahead", "pooled": "ahead", "moon": EQUAL, "fedfm": claims.OPEN}
     two = small(tracks, first, second)
-    counts = client_claims.tally(two, "shared")
+    counts = track_claims.tally(two, "shared")
     assert counts.loc["fedexp", [claims.AHEAD, "tracks"]].tolist() == [2, 2]
     assert counts.loc["moon", [NO_OP, EQUAL]].tolist() == [1, 1]
-    total, leads, at_cost = client_claims.sentences(two)
+    total, leads, at_cost = track_sentences.sentences(two)
     assert total.startswith(
         "8 comparisons of a method with a baseline on 2 tracks, over 100 clients"
     )
     for words in ("4 ahead", "1 behind", "1 equal", "1 not told apart", "1 not tested"):
         assert words in total
     # Of two families, each tested twice, the limit is .0125.
-    assert client_claims.claims_of_all(two) == (5, 6) and "5 of 6 claims stay" in total
+    assert track_claims.claims_of_all(two) == (5, 6) and "5 of 6 claims stay" in total
     assert re.search(r"FedExP \(\w+ \+5\.0, \w+ \+5\.0\), Pooled.* \(\w+ \+1\.7", leads)
     # FedExP takes as much as its baseline, the other lead twice the operations.
     assert "of 4 leads there 2 take no more operations than their baseline" in at_cost
     assert "and of 2 that take more 2 remain" in at_cost and "4 take no more bytes" in at_cost
     assert "other tuning" not in total
     divided = [replace(two[0], second=two[1].verdicts), two[1]]
-    assert f"2 of 3 stay ({two[0].name} 2 of 3)." in client_claims.sentences(divided)[0]
+    assert f"2 of 3 stay ({two[0].name} 2 of 3)." in track_sentences.sentences(divided)[0]
     dear = [replace(track, at_equal_cost=priced(track.verdicts[:1])) for track in two]
     assert (
         "more none remains beside a baseline with as many (2 had more"
-        in client_claims.sentences(dear)[2]
+        in track_sentences.sentences(dear)[2]
     )
     half = [replace(two[0], at_equal_cost=priced(two[0].verdicts[:0])), two[1]]
-    [*_, at_cost] = client_claims.sentences(half)
+    [*_, at_cost] = track_sentences.sentences(half)
     assert "of 2 leads there 1 takes no" in at_cost and "; not trained for longer" in at_cost
     short = [replace(track, at_equal_cost=priced(track.verdicts[:0])) for track in two]
-    assert client_claims.sentences(short)[2].startswith("No baseline is trained for more rounds")
-    assert client_claims.advice(two) == ["2 tracks: too few for advice."]
+    assert track_sentences.sentences(short)[2].startswith("No baseline is trained for more rounds")
+    assert track_sentences.advice(two) == ["2 tracks: too few for advice."]
 
 
 def test_entries_that_were_added_later_are_marked(tracks):
     two = small(tracks, {"fedexp": "ahead"}, {"fedexp": "ahead", "moon": EQUAL})
     files = [replace(track.file, added=["fedexp"]) for track in two]
     marked = [replace(track, file=file) for track, file in zip(two, files, strict=True)]
-    assert "FedExP* (" in client_claims.sentences(marked)[1]
-    assert "FedExP (" in client_claims.sentences(two)[1]
+    assert "FedExP* (" in track_sentences.sentences(marked)[1]
+    assert "FedExP (" in track_sentences.sentences(two)[1]
     file = replace(tracks[0].file, added=["fedexp"])
-    heads = {
-        row.head for row in client_claims_page.long_table([replace(tracks[0], file=file)]).rows
-    }
+    heads = {row.head for row in track_page.long_table([replace(tracks[0], file=file)]).rows}
     assert "FedExP*" in heads and "MOON" in heads and "FedExP" not in heads
 
 
@@ -350,10 +353,10 @@ def test_claims_with_other_clients_by_hand():
             {**names, "entry": "none", "verdict": claims.AHEAD},
         ]
     )
-    pairs = client_claims.claims_again(first, second).set_index("entry")["verdict_second"]
+    pairs = track_claims.claims_again(first, second).set_index("entry")["verdict_second"]
     assert pairs.dropna().to_dict() == {"kept": claims.AHEAD, "gone": claims.OPEN}
     assert set(pairs.index) == {"kept", "gone", "untried"}
-    assert client_claims.share_kept(first, second) == (1, 2)
+    assert track_claims.share_kept(first, second) == (1, 2)
 
 
 def test_leads_that_were_not_trained_for_longer_are_named(tracks):
@@ -362,7 +365,7 @@ def test_leads_that_were_not_trained_for_longer_are_named(tracks):
     is_lead = (table["family"] == "shared") & table["entry"].isin(["fedexp", "moon"])
     table["verdict"] = table["verdict"].mask(is_lead, claims.AHEAD)
     longer = {4: table[is_lead & (table["entry"] == "fedexp")]}
-    page = client_claims_page.markdown([replace(track, verdicts=table, longer=longer)])
+    page = track_page.markdown([replace(track, verdicts=table, longer=longer)])
     assert "1 of 1 comparison ahead: FedExP (shared, " in page
     assert "Ahead before, and not trained for so long: MOON (shared)." in page
 
@@ -371,7 +374,7 @@ def test_claims_in_the_direction_of_a_skew_are_counted(tracks):
     """A lead by the many while few lose much, and the contrary; not a lead of few who gain much."""
     [track] = small(tracks, {"fedexp": "ahead", "moon": "ahead", "fedfm": "behind"})
     table = track.verdicts.assign(skew=[-1.5, 1.5, 1.5])
-    said = client_claims.skewed([replace(track, verdicts=table)])
+    said = track_sentences.skewed([replace(track, verdicts=table)])
     assert "Of 3 claims 2 have that direction" in said
 
 
@@ -381,7 +384,7 @@ def test_an_entry_is_unstable_only_where_its_baseline_is_not(config, tracks):
     file = tracks[0].file
     is_lost = (kept.runs["entry"] == "feddyn") & (kept.runs["state"] == "diverged")
     assert is_lost.any()
-    before = kept_tracks.verdicts(kept, file).set_index(["family", "entry"])["failed"]
+    before = track_verdicts.verdicts(kept, file).set_index(["family", "entry"])["failed"]
     values = kept.values
     floor = values[values["entry"] == kept_tracks.FLOOR].set_index(
         ["budget", "clients", "draw", "client"]
@@ -393,7 +396,7 @@ def test_an_entry_is_unstable_only_where_its_baseline_is_not(config, tracks):
 
     def failed(changed: pd.DataFrame) -> dict:
         results = replace(kept, values=pd.concat([others, changed], ignore_index=True))
-        table = kept_tracks.verdicts(results, file).set_index(["family", "entry"])
+        table = track_verdicts.verdicts(results, file).set_index(["family", "entry"])
         return table["failed"]["shared"].to_dict()
 
     both = failed(low)
@@ -409,13 +412,13 @@ def test_what_tuning_switched_off_is_said(tracks):
     assert np.isnan(by_entry["without_no_op"]["shared", "fedavgm"]), "it is on"
     assert by_entry["points"]["shared", "fedprox"] == 8
     assert by_entry["points_of_other"]["shared", "fedprox"] == 2
-    said = client_claims.switched_off(small(tracks, {"moon": NO_OP, "fedfm": NO_OP}))
+    said = track_sentences.switched_off(small(tracks, {"moon": NO_OP, "fedfm": NO_OP}))
     assert (
         "Of 2 such" in said
         and "0 are within" in said
         and "not MOON on letters, FedFM on letters" in said
     )
-    assert "tuning clients" not in client_claims.switched_off(small(tracks, {"moon": EQUAL}))
+    assert "tuning clients" not in track_sentences.switched_off(small(tracks, {"moon": EQUAL}))
 
 
 def test_clients_do_better_equally_well_or_worse(tracks):
@@ -424,7 +427,7 @@ def test_clients_do_better_equally_well_or_worse(tracks):
     assert 0 < table["better"] + table["worse"] < 1
     [cell] = [
         row.cells[9].text
-        for row in client_claims_page.long_table(tracks[:1]).rows
+        for row in track_page.long_table(tracks[:1]).rows
         if (row.head, row.cells[1].text) == ("MOON", "shared")
     ]
     shares = [float(text) for text in cell.removesuffix(" %").split(" / ")]
@@ -436,7 +439,7 @@ def test_advice_names_what_is_ahead_twice_and_behind_nowhere(tracks):
     second = {"fedexp": "ahead", "feddyn": "ahead", "fedadam": EQUAL, "fedfm": "behind"}
     third = {"fedexp": EQUAL, "feddyn": "behind", "fedadam": EQUAL, "moon": "no-op"}
     three = small(tracks, first, second, third)
-    [step] = client_claims.advice(three)
+    [step] = track_sentences.advice(three)
     assert "try FedExP" in step and "FedDyn" not in step and "FedAdam" not in step
     assert "behind on most tracks: FedFM" in step and "by tuning on most: MOON" in step
     # A lead that is only speed is no advice.
@@ -444,14 +447,14 @@ def test_advice_names_what_is_ahead_twice_and_behind_nowhere(tracks):
         replace(track, at_equal_cost=priced(track.verdicts.assign(verdict=claims.OPEN)))
         for track in three
     ]
-    assert "FedExP" not in client_claims.advice(slow)[0]
+    assert "FedExP" not in track_sentences.advice(slow)[0]
 
 
 def test_entries_are_sorted_by_their_mean_place_over_tracks(tracks):
     two = small(
         tracks, {"fedexp": "ahead", "moon": EQUAL, "fedfm": EQUAL}, {"fedfm": EQUAL, "moon": EQUAL}
     )
-    assert client_claims.sorted_entries(two, "shared") == ["fedexp", "fedfm", "moon"]
+    assert track_claims.sorted_entries(two, "shared") == ["fedexp", "fedfm", "moon"]
 
 
 def test_differences_of_errors_have_the_digits_of_the_margin(tracks):

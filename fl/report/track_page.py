@@ -11,10 +11,10 @@ import pandas as pd
 from fl.base.units import quantity
 from fl.blocks.plotting import Picture
 from fl.plan.track import NEWCOMERS, PARTICIPANTS
-from fl.report import claims, client_claims, client_claims_figures, page
+from fl.report import claims, page, track_claims, track_figures, track_sentences
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, multiple, number, probability
-from fl.report.client_claims import CLAIMED, COSTS, TrackClaims
-from fl.report.kept_tracks import EQUAL, MISSING_RUN, NO_OP, UNSTABLE
+from fl.report.track_claims import CLAIMED, COSTS, TrackClaims
+from fl.report.track_verdicts import EQUAL, MISSING_RUN, NO_OP, UNSTABLE
 
 PICTURES = "comparison"
 """Folder of the page's pictures, beside the page."""
@@ -136,11 +136,11 @@ NOT_CLAIMED = (
 
 def pictures(tracks: Sequence[TrackClaims]) -> dict[str, Picture]:
     """Return the page's pictures by file name, without its ending."""
-    by_name = {"overview": client_claims_figures.overview(tracks)}
+    by_name = {"overview": track_figures.overview(tracks)}
     for track in tracks:
-        by_name[f"{track.name}-intervals"] = client_claims_figures.intervals(track)
+        by_name[f"{track.name}-intervals"] = track_figures.intervals(track)
         for role in _roles(track):
-            by_name[f"{track.name}-{role}"] = client_claims_figures.costs(track, role)
+            by_name[f"{track.name}-{role}"] = track_figures.costs(track, role)
     return by_name
 
 
@@ -162,9 +162,9 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
         "point is how much better it does than the baseline that heads the rows, and its colour "
         "is what a test says. Personal: each client has its own model. Shared: all have one. "
         "Newcomers: clients who come when training is over.",
-        "\n".join(f"{i}. {text}" for i, text in enumerate(client_claims.sentences(tracks), 1)),
+        "\n".join(f"{i}. {text}" for i, text in enumerate(track_sentences.sentences(tracks), 1)),
         "## What to do",
-        "\n".join(f"- {step}" for step in client_claims.advice(tracks)),
+        "\n".join(f"- {step}" for step in track_sentences.advice(tracks)),
         "## How to read the figures",
         READING,
         "## The tracks",
@@ -186,8 +186,8 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
             f"- {text}"
             for text in (
                 *NOT_CLAIMED,
-                client_claims.skewed(tracks),
-                client_claims.switched_off(tracks),
+                track_sentences.skewed(tracks),
+                track_sentences.switched_off(tracks),
             )
         ),
         "## All verdicts from the kept values",
@@ -219,7 +219,7 @@ def _section(track: TrackClaims) -> str:
         for name, family in file.families.items()
     )
     blocks_of = track.verdicts["blocks"].max()
-    comparisons = client_claims.comparison_hash(file)
+    comparisons = track_claims.comparison_hash(file)
     remarks = [
         f"**Families, margin or floor were changed after training with budget {budget}.**"
         for budget, about_budget in track.about.items()
@@ -278,8 +278,8 @@ def _baselines(track: TrackClaims) -> str:
 
 def _second(track: TrackClaims, second: pd.DataFrame) -> str:
     """Return which claims stay with other tuning and scored clients, and which do not."""
-    lasting, count = client_claims.share_kept(track.verdicts, second)
-    pairs = client_claims.claims_again(track.verdicts, second)
+    lasting, count = track_claims.share_kept(track.verdicts, second)
+    pairs = track_claims.claims_again(track.verdicts, second)
     is_tried = pairs["verdict_second"].notna()
     text = f"With other tuning and scored clients of the pool {lasting} of {count} claims stay"
     changed = [
@@ -320,10 +320,10 @@ def overview_tables(tracks: Sequence[TrackClaims]) -> list[Table]:
     Args:
         tracks: The tracks.
     """
-    titles, tables = client_claims.titles_of(tracks), []
-    for family, baseline in client_claims.families_of(tracks).items():
+    titles, tables = track_claims.titles_of(tracks), []
+    for family, baseline in track_claims.families_of(tracks).items():
         cells: dict[str, list[Cell]] = {}
-        for entry in client_claims.sorted_entries(tracks, family):
+        for entry in track_claims.sorted_entries(tracks, family):
             cells[entry] = [_overview_cell(track, family, entry) for track in tracks]
         rows = tuple(Row(titles[entry], tuple(row)) for entry, row in cells.items())
         caption = f"{family.capitalize()}: difference from {baseline}, and verdict"
@@ -350,10 +350,10 @@ def long_table(tracks: Sequence[TrackClaims]) -> Table:
     Args:
         tracks: The tracks.
     """
-    limit = client_claims.limit_of_all([track.file for track in tracks])
+    limit = track_claims.limit_of_all([track.file for track in tracks])
     rows = []
     for track in tracks:
-        table = track.verdicts.assign(stays=client_claims.deciding_p(track.verdicts) <= limit)
+        table = track.verdicts.assign(stays=track_claims.deciding_p(track.verdicts) <= limit)
         for record in table.to_dict("records"):
             cells = tuple(map(Cell, _cells(track, record)))
             mark = "*" if record["entry"] in track.file.added else ""
@@ -404,7 +404,7 @@ def verdict_text(track: TrackClaims, record: Mapping[Any, Any]) -> str:
 
     Args:
         track: The track.
-        record: Its row of `fl.report.kept_tracks.verdicts`.
+        record: Its row of `fl.report.track_verdicts.verdicts`.
     """
     if record["verdict"] == NO_OP:
         return f"is {track.title_of(record['no_op'])} (no-op)"

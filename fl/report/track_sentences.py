@@ -1,0 +1,224 @@
+"""Sentences on the verdicts of all tracks: counts, leads, their cost, advice, and doubts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from fl.base.units import quantity
+from fl.report import claims
+from fl.report.track_claims import (
+    COST,
+    COSTS,
+    VERDICTS,
+    TrackClaims,
+    claims_of_all,
+    families_of,
+    share_kept,
+    tally,
+    titles_of,
+)
+from fl.report.track_verdicts import EQUAL, MISSING_RUN, NO_OP, UNSTABLE
+
+FAIR = 1.05
+"""Multiple of the baseline's cost up to which an entry costs no more, in sentences."""
+
+REFERENCES = ("local", "pooled")
+"""Entries that are no federated method, which no advice recommends."""
+
+MOST_NAMED = 5
+"""Number of entries that a sentence names."""
+
+LARGE_SKEW = 1.0
+"""Skewness of clients' differences above which a claim is counted as doubtful."""
+
+FEWEST_TRACKS = 3
+"""Number of tracks below which there is no advice."""
+
+_COUNTED = {
+    claims.AHEAD: "ahead",
+    claims.BEHIND: "behind",
+    EQUAL: "equal within the margin",
+    claims.OPEN: "not told apart",
+    UNSTABLE: "unstable (some run is not better than a guess)",
+    NO_OP: "not tested (tuning switched the method off)",
+    MISSING_RUN: "without a verdict (a run is missing)",
+}
+
+
+def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
+    """Return five sentences on the verdicts of all tracks: counts, leads, what they rest on."""
+    counts = pd.concat(track.verdicts["verdict"] for track in tracks).value_counts()
+    total = int(counts.sum())
+    by_verdict = ", ".join(f"{counts[v]} {_COUNTED[v]}" for v in VERDICTS if v in counts)
+    clients = sum(track.clients for track in tracks)
+    texts = [
+        f"{quantity(total, 'comparison')} of a method with a baseline on "
+        f"{quantity(len(tracks), 'track')}, over {clients:,} clients who chose nothing: "
+        f"{by_verdict}. {_stability_text(tracks)}"
+    ]
+    for family, baseline in families_of(tracks).items():
+        texts.append(_leads_text(tracks, family, baseline))
+    priced = [track for track in tracks if not track.at_equal_cost[COST].empty]
+    if not priced:
+        texts.append(
+            "No baseline is trained for more rounds yet, so that it is open which leads are a "
+            "matter of speed."
+        )
+    elif leads := sum(int((track.verdicts["verdict"] == claims.AHEAD).sum()) for track in priced):
+        names = ", ".join(track.name for track in priced)
+        parts = [_cost_text(priced, cost) for cost in COSTS]
+        head = f"Baselines are trained for longer, too, on {names}: of {quantity(leads, 'lead')}"
+        parts[0] = f"{head} there {parts[0]}"
+        open_tracks = [track.name for track in tracks if track.at_equal_cost[COST].empty]
+        if open_tracks:
+            parts.append(f"not trained for longer are baselines of {', '.join(open_tracks)}")
+        texts.append(f"{'; '.join(parts)}.")
+    return texts
+
+
+def _stability_text(tracks: Sequence[TrackClaims]) -> str:
+    """Return on which claims stay: with one correction for all families, and with other clients."""
+    stay, count = claims_of_all(tracks)
+    families = sum(len(track.file.families) for track in tracks)
+    text = f"With one correction for all {families} families {stay} of {count} claims stay."
+    divided = [(track, track.second) for track in tracks if track.second is not None]
+    if divided:
+        kept = [share_kept(track.verdicts, second) for track, second in divided]
+        of_tracks = (f"{t.name} {n} of {m}" for (t, _), (n, m) in zip(divided, kept, strict=True))
+        text += " With other tuning and scored clients of the pool "
+        text += f"{sum(n for n, _ in kept)} of {sum(m for _, m in kept)} stay "
+        text += f"({', '.join(of_tracks)})."
+    return text
+
+
+def _leads_text(tracks: Sequence[TrackClaims], family: str, baseline: str) -> str:
+    """Return a sentence on the entries of a family that are ahead on most tracks."""
+    counts, titles = tally(tracks, family), titles_of(tracks)
+    leads: dict[str, list[tuple[float, str]]] = {}
+    for track in tracks:
+        rows = track.verdicts[track.verdicts["family"] == family]
+        for row in rows[rows["verdict"] == claims.AHEAD].to_dict("records"):
+            margins = row["difference"] / track.file.margin
+            text = f"{track.name} {track.shown(row['difference'])}"
+            leads.setdefault(str(row["entry"]), []).append((margins, text))
+    if not leads:
+        return f"{family.capitalize()}: nothing is ahead of {baseline} on any track."
+    worse = counts[claims.BEHIND] + counts[UNSTABLE]
+    order = sorted(leads, key=lambda e: (-len(leads[e]), worse[e], -max(leads[e])[0]))
+    named = []
+    for entry in order[:MOST_NAMED]:
+        where = ", ".join(text for _, text in leads[entry])
+        tracks_text = quantity(int(worse[entry]), "track")
+        end = f"; behind or unstable on {tracks_text}" if worse[entry] else ""
+        mark = "*" if any(entry in track.file.added for track in tracks) else ""
+        named.append(f"{titles[entry]}{mark} ({where}{end})")
+    unnamed = len(order) - len(named)
+    end = f", and {quantity(unnamed, 'other')}" if unnamed else ""
+    note = " *: added after first results were seen." if "*" in "".join(named) else ""
+    return f"{family.capitalize()}: ahead of {baseline} are {', '.join(named)}{end}.{note}"
+
+
+def _cost_text(tracks: Sequence[TrackClaims], cost: str) -> str:
+    """Return how many leads cost no more than the baseline, and what becomes of the others."""
+    pair = ["family", "entry"]
+    costly = lasting = unpriced = cheap = 0
+    for track in tracks:
+        ahead = track.verdicts[track.verdicts["verdict"] == claims.AHEAD][[*pair, cost]]
+        is_costly = ahead[cost] > FAIR
+        cheap, costly = cheap + int((~is_costly).sum()), costly + int(is_costly.sum())
+        at_cost = track.at_equal_cost[cost][[*pair, "verdict"]]
+        verdicts = ahead[is_costly].merge(at_cost, on=pair, how="left")["verdict"]
+        lasting += int((verdicts == claims.AHEAD).sum())
+        unpriced += int(verdicts.isna().sum())
+    text = f"{cheap} {_verb(cheap, 'take')} no more {cost} than their baseline"
+    if costly:
+        text += f", and of {costly} that {_verb(costly, 'take')} more {lasting or 'none'} "
+        text += f"{_verb(lasting or 1, 'remain')} beside a baseline with as many"
+    return text + (f" ({unpriced} had more than the longest)" if unpriced else "")
+
+
+def _verb(count: int, verb: str) -> str:
+    return f"{verb}s" if count == 1 else verb
+
+
+def advice(tracks: Sequence[TrackClaims]) -> list[str]:
+    """Return what to do by the verdicts, a sentence for each family; nothing that no track says.
+
+    A method is named if it is ahead on two tracks or more, beside a baseline of equal operations
+    too, and behind or unstable on none.
+    """
+    if len(tracks) < FEWEST_TRACKS:
+        return [f"{quantity(len(tracks), 'track')}: too few for advice."]
+    titles, steps = titles_of(tracks), []
+    at_cost = pd.concat(track.at_equal_cost[COST] for track in tracks)
+    for family, baseline in families_of(tracks).items():
+        counts = tally(tracks, family)
+        methods = counts.drop(index=[*REFERENCES], errors="ignore")
+        is_ahead = (at_cost["family"] == family) & (at_cost["verdict"] == claims.AHEAD)
+        leads = at_cost.loc[is_ahead, "entry"].value_counts().reindex(methods.index, fill_value=0)
+        lasting = leads if len(at_cost) else methods[claims.AHEAD]
+        worse = methods[claims.BEHIND] + methods[UNSTABLE]
+        winners = methods[(methods[claims.AHEAD] > 1) & (lasting > 1) & (worse == 0)]
+        winners = winners.sort_values(claims.AHEAD, ascending=False, kind="stable")
+        losers = counts[
+            (counts[claims.BEHIND] > counts["tracks"] / 2) & (counts[claims.AHEAD] == 0)
+        ]
+        idle = methods[methods[NO_OP] > methods["tracks"] / 2]
+        text = f"{family.capitalize()}: start with {baseline}, the baseline; "
+        text += (
+            f"then try {_names_text(winners, titles, 'or')}"
+            if len(winners)
+            else "no federated method is ahead on two tracks at equal operations, and behind or "
+            "unstable on none"
+        )
+        if len(losers):
+            text += f"; behind on most tracks: {_names_text(losers, titles, 'and')}"
+        if len(idle):
+            text += f"; switched off by tuning on most: {_names_text(idle, titles, 'and')}"
+        steps.append(f"{text}.")
+    return steps
+
+
+def _names_text(counts: pd.DataFrame, titles: Mapping[str, str], word: str) -> str:
+    names = [titles[str(entry)] for entry in counts.index[:MOST_NAMED]]
+    return f" {word} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def switched_off(tracks: Sequence[TrackClaims]) -> str:
+    """Return a sentence on what is not claimed of entries that tuning switched off."""
+    text = (
+        "That a method does no harm: where tuning switches it off it is another entry, and is not "
+        "tested. Methods with such a value in their grid are never behind there, others can be"
+    )
+    losses = {
+        (track.name, track.title_of(str(row["entry"]))): row["without_no_op"] / track.file.margin
+        for track in tracks
+        for row in track.verdicts.to_dict("records")
+        if row["without_no_op"] < math.inf  # Another point was tried.
+    }
+    if losses:
+        large = [f"{title} on {name}" for (name, title), loss in losses.items() if loss < -1.001]
+        text += f". Of {len(losses)} such entries, whose own key was switched off, "
+        text += f"{len(losses) - len(large)} are within the margin of it on the tuning clients at "
+        text += "their best point otherwise"
+        text += f", not {', '.join(large)}" if large else ""
+    return f"{text}."
+
+
+def skewed(tracks: Sequence[TrackClaims]) -> str:
+    """Return a sentence on claims that the skew of clients' differences may have made."""
+    tables = pd.concat(track.verdicts for track in tracks)
+    claimed = tables[tables["verdict"].isin([claims.AHEAD, claims.BEHIND])]
+    sign = np.where(claimed["verdict"] == claims.AHEAD, 1, -1)
+    count = int((sign * claimed["skew"] < -LARGE_SKEW).sum())
+    return (
+        "That clients' differences are symmetric, as the test takes for granted. Where a few "
+        "clients gain much and the others lose a little, it says *behind* too often, and *ahead* "
+        "where a few lose much ([how often](../guide/analyse.md#claims-about-clients)). Of "
+        f"{len(claimed)} claims {count} {'has' if count == 1 else 'have'} that direction, with a "
+        f"skewness above {LARGE_SKEW:g}."
+    )
