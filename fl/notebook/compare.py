@@ -14,15 +14,16 @@ from fl.base import registry
 from fl.base.arithmetic import PORTABLE
 from fl.base.declaration import declaration_of
 from fl.base.errors import ConfigError, DataError, Location, unknown_name
+from fl.base.files import write_bytes
 from fl.base.schema import DIVERGED, GLOBAL, MISSING, SHARES
 from fl.base.units import quantity
 from fl.blocks.plotting import Picture
 from fl.notebook.display import short_traceback
 from fl.notebook.keys import entry_name
-from fl.notebook.run import FOLDER
+from fl.notebook.run import FOLDER, settings_of
 from fl.notebook.track_training import TrackTraining, Tuned, kept_choice
 from fl.plan import track as track_file
-from fl.plan.config import Values, read_settings
+from fl.plan.config import Values
 from fl.plan.track import NEWCOMERS, Family, Track
 from fl.report import (
     claims,
@@ -46,6 +47,12 @@ BUDGET_KEYS = {"rounds", "local_epochs", "local_steps", "batch_size"}
 
 DECIDES_BITS = ("arithmetic", "torch", "numpy", "mkl", "onednn")
 """Columns of runs that decide bits, where arithmetic is portable."""
+
+VARIANTS = "compared.csv"
+"""File of the results folder with the variants that were scored, a row each, `VARIANT_COLUMNS`."""
+
+VARIANT_COLUMNS = ["track", "method", "run"]
+"""Columns of `VARIANTS`. run: the run of the first scored draw, whose name tells variants apart."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -163,8 +170,9 @@ def compare(
     for track in chosen:
         if track not in names:
             raise unknown_name(CALL / "only", "track with kept results", track, names)
-    if (folder / "config.yaml").exists():
-        read_settings(folder)  # Its plugins may have the method.
+    # Plugins of the settings may have the method.
+    _, settings = settings_of(folder if (folder / "config.yaml").exists() else None)
+    variants = Path(settings.results) / VARIANTS
     files = [track_file.read(source, name) for name in names if name in chosen]
     name = method if isinstance(method, str) else entry_name(method)
     method_names = {*registry.names("method"), *(entry for file in files for entry in file.methods)}
@@ -182,7 +190,9 @@ def compare(
             remarks.append(f"{file.name}: is left out, as {name} {reason}")
             continue
         published = kept_tracks.read(kept_tracks.folder_of(source, file.name))
-        claims_of, track_remarks = _compared(file, joined, name, published, folder, progress)
+        claims_of, track_remarks = _compared(
+            file, joined, name, published, folder, variants, progress
+        )
         if name in file.methods and (keys or not isinstance(method, str)):
             remarks.append(f"{file.name}: it stands in place of the kept {name}")
         tracks.append(claims_of)
@@ -237,7 +247,13 @@ def _unfit(file: Track, name: str) -> str:
 
 
 def _compared(
-    file: Track, joined: Track, name: str, published: TrackResults, folder: Path, progress: bool
+    file: Track,
+    joined: Track,
+    name: str,
+    published: TrackResults,
+    folder: Path,
+    variants: Path,
+    progress: bool,
 ) -> tuple[TrackClaims, list[str]]:
     """Train an entry, and the baselines of its families again.
 
@@ -247,6 +263,7 @@ def _compared(
         name: Name of the entry.
         published: The kept results of the track.
         folder: Config folder of the user.
+        variants: The file `VARIANTS`.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -268,6 +285,8 @@ def _compared(
     entries = {*published.runs["entry"]}
     if name in entries and joined.methods[name] == file.keys(name):
         remarks.append(_check_remark(claims_of, name, published, scored))
+    else:
+        remarks += _variant_remarks(variants, file.name, name, str(scored.runs["run"].iloc[0]))
     families = [family for family in joined.families.values() if name in family.entries]
     baselines = [b for b in dict.fromkeys(f.baseline for f in families) if b in entries]
     if baselines:
@@ -346,6 +365,38 @@ def _run_remarks(track: str, title: str, scored: TrackResults) -> Iterable[str]:
     for state, end in ends.items():
         if count := int((states == state).sum()):
             yield f"{track}: {count} of {quantity(len(states), 'run')} of {title} {end}"
+
+
+def _variant_remarks(path: Path, track: str, name: str, run: str) -> Iterable[str]:
+    """Keep that a variant was scored on a track; yield a remark if it is not the first one.
+
+    Whoever reports the best of several lets the scored clients choose it.
+
+    Args:
+        path: The file `VARIANTS`.
+        track: Name of the track.
+        name: Name of the method.
+        run: Its run of the first scored draw.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
+    known = pd.DataFrame(columns=VARIANT_COLUMNS)
+    if path.exists():
+        try:
+            known = pd.read_csv(path, dtype=str)[VARIANT_COLUMNS]
+        except (ValueError, KeyError) as error:
+            advice = "delete it; variants are then counted anew"
+            raise DataError(f"{path}: cannot be read: {error}", advice=advice) from error
+    new = pd.DataFrame([[track, name, run]], columns=VARIANT_COLUMNS)
+    variants = pd.concat([known, new]).drop_duplicates(["track", "run"])
+    write_bytes(path, variants.to_csv(index=False, lineterminator="\n").encode())
+    count = int((variants["track"] == track).sum())
+    if count > 1:
+        yield (
+            f"{track}: {count} variants have been scored on its clients ({path}), and the "
+            f"correction knows of one: whoever reports the best multiplies its p by {count}"
+        )
 
 
 def _gaps(published: TrackResults, retrained: TrackResults, entry: str) -> pd.Series:

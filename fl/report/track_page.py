@@ -127,7 +127,8 @@ NOT_CLAIMED = (
     "That no claim is false: each family of each track has its own chances of a false difference "
     "and of a false equality, about 5 % each.",
     "That the best of many tries is as good as it looks: if you compare ten variants of your "
-    "method, the scored clients choose among them, and the correction knows of one.",
+    "method, the scored clients choose among them, and the correction knows of one. `fedloom "
+    "compare` says how many were scored.",
     "That a method at its best is seen: points are of grids, and of the budget.",
     "Anything of large models: these train on two cores in minutes.",
 )

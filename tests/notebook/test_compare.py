@@ -18,7 +18,7 @@ import fl
 from fl.api import BuildContext, Method, declare, recipe
 from fl.base.errors import ConfigError, DataError, FedloomError
 from fl.cli.main import main
-from fl.notebook.compare import Comparison
+from fl.notebook.compare import VARIANTS, Comparison
 from fl.plan import track
 from fl.plan.track import Track
 from fl.report import kept_tracks, track_verdicts
@@ -245,6 +245,23 @@ def test_verdicts_that_change_with_the_entry_are_told(
     told = "\n".join(fl.compare(PlainMean, progress=False).remarks)
     assert "with PlainMean in its families, these verdicts change" in told
     assert "fedprox from fedavg: " in told and "not ahead" in told
+
+
+def test_variants_that_were_scored_are_counted(lab: Path) -> None:
+    """A kept entry is none; the same variant is one, however often it is compared."""
+
+    def told(method: str, **keys: Any) -> list[str]:
+        remarks = fl.compare(method, progress=False, **keys).remarks
+        return [remark for remark in remarks if "variants" in remark]
+
+    assert told("fedavg") == told("ditto", lam=0.1, lr=0.1) == told("ditto", lam=0.1, lr=0.1) == []
+    [remark] = told("ditto", lam=0.5, lr=0.1)
+    assert remark.startswith("toy: 2 variants have been scored") and remark.endswith("p by 2")
+    file = next(lab.rglob(VARIANTS))
+    assert len(pd.read_csv(file)) == 2
+    file.write_text("track,method\n")
+    with pytest.raises(DataError, match=f"{VARIANTS}: cannot be read"):
+        told("ditto", lam=0.5, lr=0.1)
 
 
 def test_own_rounds_are_remarked(lab: Path) -> None:
