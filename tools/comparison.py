@@ -17,7 +17,8 @@ from pathlib import Path
 import pandas as pd
 
 from fl.base.errors import ConfigError, FedloomError
-from fl.base.files import sha256, write_bytes
+from fl.base.files import write_bytes
+from fl.base.schema import MISSING
 from fl.base.units import quantity
 from fl.cli.commands import say
 from fl.notebook.track_training import TrackTraining
@@ -34,8 +35,8 @@ def registered(found: Track) -> dict[str, str]:
     """Return what fixes the file of a track before it is trained.
 
     Returns:
-        ``file`` and ``claims``, hashes of the file and of what it says of comparisons; ``commit``
-        and ``date`` of the commit that changed it last.
+        ``claims`` and ``settings``, hashes of what it says of comparisons and of all else that
+        decides numbers; ``commit`` and ``date`` of the commit that changed it last.
 
     Raises:
         ConfigError: If the file is not committed as it is.
@@ -54,10 +55,12 @@ def registered(found: Track) -> dict[str, str]:
         problem = "is not committed as it is, so that nobody can know what was decided before"
         advice = "commit it; or --trial FOLDER, to try it"
         raise ConfigError(found.location, problem, advice=advice)
-    commit = git("log", "-1", "--format=%H %cI")
-    number, date = commit.split()
-    what = track_claims.comparison_hash(found)
-    return {"file": sha256(found.path), "claims": what, "commit": number, "date": date}
+    commit, date = git("log", "-1", "--format=%H %cI").split()
+    hashes = {
+        "claims": track_claims.comparison_hash(found),
+        "settings": track_claims.settings_hash(found),
+    }
+    return {**hashes, "commit": commit, "date": date}
 
 
 def entries_at(found: Track, budget: int, place: Path) -> tuple[list[str], pd.DataFrame]:
@@ -86,9 +89,10 @@ def entries_at(found: Track, budget: int, place: Path) -> tuple[list[str], pd.Da
     if tried.empty:
         advice = f"--budget {multiples[number - 1]} first"
         raise FedloomError(f"{place}: lacks the budget {multiples[number - 1]}", advice=advice)
-    is_chosen = tried["chosen"].str.split().map(lambda roles: PARTICIPANTS in roles)
-    compared = tried[is_chosen & tried["entry"].isin(found.entries())]
-    means = found.sign * compared.groupby("entry", sort=False)[PARTICIPANTS].mean()
+    compared = tried[kept_tracks.is_chosen(tried, PARTICIPANTS)]
+    compared = compared[compared["entry"].isin(found.entries())]
+    of_entries = compared.groupby("entry", sort=False)[PARTICIPANTS]
+    means = found.sign * of_entries.agg(lambda values: values.mean(skipna=False))
     best = means.sort_values(ascending=False, kind="stable").index[: found.budgets[number].best]
     table = track_verdicts.verdicts(kept, found, multiples[number - 1])
     leads = table.loc[table["verdict"] == claims.AHEAD, "entry"]
@@ -113,6 +117,8 @@ def train(found: Track, budget: int, place: Path, about: dict[str, str]) -> Trac
         edges = tuned.at_edge[name, role]
         remark = f", at an edge: {', '.join(edges)}" if edges else ""
         say(f"  {name}, {role}: {track_file.point_text(trial.point) or 'no grid'}{remark}")
+    if failed := int((tuned.tried["state"] == MISSING).sum()):
+        say(f"  {quantity(failed, 'run')} of tuning failed; the points of these are not chosen")
     say(f"{found.name}: scoring")
     new = replace(training.score(tuned, entries), about={str(budget): about})
     return kept_tracks.write(place, new)

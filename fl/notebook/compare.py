@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,14 +85,16 @@ class Comparison:
         return "\n".join([*lines, *self.remarks])
 
     def _repr_html_(self) -> str:
-        return page.table_html(track_page.long_table(self._own_tracks()))
+        table = page.table_html(track_page.long_table(self._own_tracks()))
+        return table + "".join(f"<p>{html.escape(remark)}</p>" for remark in self.remarks)
 
     @short_traceback
     def to_latex(self) -> str:
-        """Return the comparisons of the method as a table in LaTeX."""
+        """Return the comparisons of the method as a table in LaTeX, with remarks as comments."""
         table = track_page.long_table(self._own_tracks())
         head = f"% needs {latex.PREAMBLE}\n{latex.FITTED}\n{latex.UNICODE}\n"
-        return head + latex.to_latex(table, table.name)
+        remarks = "".join(f"% {remark}\n" for remark in self.remarks)
+        return head + remarks + latex.to_latex(table, table.name)
 
     def picture(self) -> Picture:
         """Return a figure of all entries on all tracks; its ``files()`` are an SVG and a PDF."""
@@ -173,7 +176,9 @@ def compare(
     # Plugins of the settings may have the method.
     _, settings = settings_of(folder if (folder / "config.yaml").exists() else None)
     variants = Path(settings.results) / VARIANTS
-    files = [track_file.read(source, name) for name in names if name in chosen]
+    all_files = [track_file.read(source, name) for name in names]
+    families = track_claims.count_families(all_files)
+    files = [file for file in all_files if file.name in chosen]
     name = method if isinstance(method, str) else entry_name(method)
     method_names = {*registry.names("method"), *(entry for file in files for entry in file.methods)}
     if isinstance(method, str) and name not in method_names:
@@ -190,13 +195,29 @@ def compare(
             remarks.append(f"{file.name}: is left out, as {name} {reason}")
             continue
         published = kept_tracks.read(kept_tracks.folder_of(source, file.name))
-        claims_of, track_remarks = _compared(
-            file, joined, name, published, folder, variants, progress
-        )
+        retrained = _train_baselines(file, joined, name, published, folder, progress)
+        training = TrackTraining(joined, folder, progress=progress)
+        tuned = training.tune([name])
+        scored = training.score(tuned, [name])
+        is_kept = name in {*published.runs["entry"]} and joined.methods[name] == file.keys(name)
+        if not is_kept:
+            published = _without_no_ops(published, name)
+        results = kept_tracks.with_entries(published, scored)
+        claims_of = track_claims.of_track(joined, results, families=families)
         if name in file.methods and (keys or not isinstance(method, str)):
             remarks.append(f"{file.name}: it stands in place of the kept {name}")
         tracks.append(claims_of)
-        remarks += track_remarks
+        title = claims_of.title_of(name)
+        remarks += _tuning_remarks(joined, name, title, tuned)
+        remarks += _run_remarks(file.name, title, scored)
+        remarks += _verdict_remarks(file, joined, name, published, claims_of)
+        if is_kept:
+            remarks.append(_check_remark(claims_of, name, published, scored))
+        else:
+            run = str(scored.runs["run"].iloc[0])
+            remarks += _variant_remarks(variants, file.name, name, run)
+        if retrained is not None:
+            remarks += _baseline_remarks(claims_of, joined, name, results, retrained)
     if not tracks:
         raise DataError("; ".join(remarks))
     return Comparison(name, tuple(tracks), tuple(remarks))
@@ -231,11 +252,10 @@ def _joined(
 
 def _fits(file: Track, family: Family, name: str) -> bool:
     """Whether a new entry is of the kind of a family."""
-    own, baseline = (declaration_of(file.target(entry)) for entry in (name, family.baseline))
-    is_shared = own.stages == (GLOBAL,)
     if family.clients == NEWCOMERS:
-        return is_shared or own.independent
-    return is_shared == (baseline.stages == (GLOBAL,))
+        return file.serves_clients(name, NEWCOMERS)
+    own, baseline = (declaration_of(file.target(entry)) for entry in (name, family.baseline))
+    return (own.stages == (GLOBAL,)) == (baseline.stages == (GLOBAL,))
 
 
 def _unfit(file: Track, name: str) -> str:
@@ -246,16 +266,10 @@ def _unfit(file: Track, name: str) -> str:
     return "" if name in file.entries() else "is of the kind of no family"
 
 
-def _compared(
-    file: Track,
-    joined: Track,
-    name: str,
-    published: TrackResults,
-    folder: Path,
-    variants: Path,
-    progress: bool,
-) -> tuple[TrackClaims, list[str]]:
-    """Train an entry, and the baselines of its families again.
+def _train_baselines(
+    file: Track, joined: Track, name: str, published: TrackResults, folder: Path, progress: bool
+) -> TrackResults | None:
+    """Train the kept baselines of an entry's families again; None if there are none.
 
     Args:
         file: The track.
@@ -263,52 +277,32 @@ def _compared(
         name: Name of the entry.
         published: The kept results of the track.
         folder: Config folder of the user.
-        variants: The file `VARIANTS`.
         progress: Whether to show a progress bar.
 
-    Returns:
-        The claims on the track, and remarks.
+    Raises:
+        DataError: If the kept results are of other clients.
     """
-    training = TrackTraining(joined, folder, progress=progress)
-    tuned = training.tune([name])
-    scored = training.score(tuned, [name])
-    results = kept_tracks.with_entries(published, scored)
-    claims_of = track_claims.of_track(joined, results)
-    title = claims_of.title_of(name)
-    remarks = [
-        *_tuning_remarks(joined, name, title, tuned),
-        *_run_remarks(file.name, title, scored),
-    ]
-    changed = _changed_verdicts(file, joined, name, published, claims_of)
-    if changed != claims.NO_CHANGE:
-        remarks.append(f"{file.name}: with {title} in its families, {changed}")
-    entries = {*published.runs["entry"]}
-    if name in entries and joined.methods[name] == file.keys(name):
-        remarks.append(_check_remark(claims_of, name, published, scored))
-    else:
-        remarks += _variant_remarks(variants, file.name, name, str(scored.runs["run"].iloc[0]))
     families = [family for family in joined.families.values() if name in family.entries]
-    baselines = [b for b in dict.fromkeys(f.baseline for f in families) if b in entries]
-    if baselines:
-        retrained = TrackTraining(file, folder, progress=progress).score(
-            kept_choice(file, published, baselines), baselines
-        )
-        remarks += [_check_remark(claims_of, entry, published, retrained) for entry in baselines]
-        if any(_gaps(published, retrained, entry).any() for entry in baselines):
-            new_verdicts = track_verdicts.verdicts(
-                kept_tracks.with_entries(results, retrained), joined
-            )
-            tables = [claims_of.verdicts[claims_of.verdicts["entry"] == name], new_verdicts]
-            first, second = (table.rename(columns={"entry": "method"}) for table in tables)
-            changed = claims.changed_verdicts(first, second, ["family"])
-            remarks.append(f"{file.name}: with the baselines trained here, {changed}")
-    return claims_of, remarks
+    kept = {*published.runs["entry"]}
+    baselines = [b for b in dict.fromkeys(f.baseline for f in families) if b in kept]
+    if not baselines:
+        return None
+    choice = kept_choice(file, published, baselines)
+    retrained = TrackTraining(file, folder, progress=progress).score(choice, baselines)
+    kept_tracks.check_clients(file.name, published, retrained)
+    return retrained
 
 
-def _changed_verdicts(
+def _without_no_ops(published: TrackResults, name: str) -> TrackResults:
+    """Return kept results in which no entry is said to be one that is trained anew."""
+    no_op = published.runs["no_op"]
+    return replace(published, runs=published.runs.assign(no_op=no_op.mask(no_op == name, "")))
+
+
+def _verdict_remarks(
     file: Track, joined: Track, name: str, published: TrackResults, claims_of: TrackClaims
-) -> str:
-    """Return which kept verdicts on other entries change in the families of an entry.
+) -> Iterable[str]:
+    """Yield a remark on the kept verdicts on other entries that change in an entry's families.
 
     Args:
         file: The track.
@@ -319,11 +313,40 @@ def _changed_verdicts(
     """
     families = {k: f for k, f in file.families.items() if name in joined.families[k].entries}
     if not families:
-        return claims.NO_CHANGE
+        return
     kept = track_verdicts.verdicts(published, replace(file, families=families))
     now = claims_of.verdicts[claims_of.verdicts["entry"] != name]
-    first, second = (table.rename(columns={"entry": "method"}) for table in (kept, now))
-    return claims.changed_verdicts(first, second, ["family"])
+    changed = _changed(kept, now)
+    if changed != claims.NO_CHANGE:
+        yield f"{file.name}: with {claims_of.title_of(name)} in its families, {changed}"
+
+
+def _baseline_remarks(
+    claims_of: TrackClaims, joined: Track, name: str, results: TrackResults, retrained: TrackResults
+) -> Iterable[str]:
+    """Yield a remark on each baseline that was trained again, and on verdicts that hang on them.
+
+    Args:
+        claims_of: The claims with the entry.
+        joined: The track with the entry.
+        name: Name of the entry.
+        results: The kept results with the entry.
+        retrained: The results of the baselines.
+    """
+    baselines = list(dict.fromkeys(retrained.runs["entry"]))
+    yield from (_check_remark(claims_of, entry, results, retrained) for entry in baselines)
+    is_missing = (retrained.runs["state"] == MISSING).any()
+    if is_missing or not any(_gaps(results, retrained, entry).any() for entry in baselines):
+        return
+    verdicts = track_verdicts.verdicts(kept_tracks.with_entries(results, retrained), joined)
+    own = claims_of.verdicts[claims_of.verdicts["entry"] == name]
+    yield f"{claims_of.name}: with the baselines trained here, {_changed(own, verdicts)}"
+
+
+def _changed(first: pd.DataFrame, second: pd.DataFrame) -> str:
+    """Return which verdicts of a first table are others in a second one."""
+    old, new = (table.rename(columns={"entry": "method"}) for table in (first, second))
+    return claims.changed_verdicts(old, new, ["family"])
 
 
 def _key_remarks(name: str, keys: Values) -> list[str]:
@@ -342,13 +365,14 @@ def _key_remarks(name: str, keys: Values) -> list[str]:
 
 def _tuning_remarks(file: Track, name: str, title: str, tuned: Tuned) -> Iterable[str]:
     """Yield a remark on the point that was chosen for each role of clients."""
-    tried = tuned.tried[tuned.tried["entry"] == name]
-    count = quantity(len(tried) // len(file.draws.tuning), "point")
     for role in file.roles(name):
-        point = track_file.point_text(tuned.chosen[name, role].point)
-        edges = ", ".join(tuned.at_edge[name, role])
-        is_chosen = tried["chosen"].str.split().map(lambda roles, role=role: role in roles)
-        if tried.loc[is_chosen, role].isna().any():
+        trial, edges = tuned.chosen[name, role], ", ".join(tuned.at_edge[name, role])
+        point, start = track_file.point_text(trial.point), track_file.point_text(trial.start)
+        tried = tuned.tried[(tuned.tried["entry"] == name) & (tuned.tried["start"] == start)]
+        count = quantity(len(tried) // len(file.draws.tuning), "point")
+        if failed := int((tried["state"] == MISSING).sum()):
+            yield f"{file.name}, {role}: {quantity(failed, 'run')} of tuning {title} failed"
+        if tried.loc[kept_tracks.is_chosen(tried, role), role].isna().any():
             yield f"{file.name}, {role}: no point of {title} is trained in all draws of tuning"
         elif point:
             remark = f"{file.name}, {role}: {title} has {point}, the best of {count} on tuning "
@@ -420,6 +444,8 @@ def _check_remark(
 ) -> str:
     """Return a remark on whether an entry that was trained again has its kept values."""
     gaps, title = _gaps(published, retrained, entry), claims_of.title_of(entry)
+    if (retrained.runs.loc[retrained.runs["entry"] == entry, "state"] == MISSING).any():
+        return f"{claims_of.name}: {title} failed here, so that its kept values are not checked"
     if not gaps.any():
         return f"{claims_of.name}: {title} has its kept values, of every client in every draw"
     remark = f"{claims_of.name}: {int((gaps > 0).sum())} of {len(gaps)} values of {title} differ "

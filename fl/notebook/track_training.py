@@ -180,6 +180,9 @@ class TrackTraining:
         if self.before.empty:
             return grid
         rows = self.before[self.before["entry"] == name]
+        if rows.empty:
+            problem = f"{self.track.name}: {name} is not trained at the budget before"
+            raise DataError(problem, advice="train that budget again, which goes on from its runs")
         factor = self.times / int(rows["budget"].iloc[0])
         narrow: Grid = {}
         for key, values in grid.items():
@@ -445,8 +448,11 @@ def kept_choice(found: Track, results: TrackResults, entries: Iterable[str]) -> 
     tried = results.tried[results.tried["budget"] == 1]
 
     def point(name: str, role: Role) -> Point:
-        is_chosen = tried["chosen"].str.split().map(lambda roles: role in roles)
-        [row, *_] = tried[(tried["entry"] == name) & is_chosen].to_dict("records")
+        rows = tried[(tried["entry"] == name) & kept_tracks.is_chosen(tried, role)]
+        if rows.empty:
+            problem = f"{found.name}: has no kept choice of {name} for {role}"
+            raise DataError(problem, advice="`python -m tools.comparison TRACK` trains it")
+        row = rows.iloc[0]
         return tuple(
             (key, _value(values, row[f"{HYPER}{key}"])) for key, values in found.grid(name).items()
         )

@@ -23,7 +23,7 @@ from fl.base import fields, registry
 from fl.base.declaration import declaration_of
 from fl.base.errors import ConfigError, ConfigProblems, Location, unknown_name
 from fl.base.fields import Bound, Count, Field, Positive, Seed
-from fl.base.schema import rising
+from fl.base.schema import GLOBAL, rising
 from fl.base.units import values_text
 from fl.plan import config
 from fl.plan.config import Values
@@ -235,6 +235,14 @@ class Track(TrackKeys):
         found = {f.clients for f in self.families.values() if names & {f.baseline, *f.entries}}
         return [role for role in (PARTICIPANTS, NEWCOMERS) if role in found]
 
+    def serves_clients(self, name: str, role: Role) -> bool:
+        """Whether an entry gives clients of a role a model.
+
+        Newcomers get the shared model, if it is all there is, or learn alone.
+        """
+        declared = declaration_of(self.target(name))
+        return role == PARTICIPANTS or declared.stages == (GLOBAL,) or declared.independent
+
     def entries(self, role: Role | None = None) -> list[str]:
         """Return the entries that are compared, of all clients or of some, in order."""
         families = [f for f in self.families.values() if role in (None, f.clients)]
@@ -390,6 +398,7 @@ def parse(values: Values, name: str, path: Path) -> Track:
     found = fields.parse(TrackKeys, keys, location)
     found["budgets"] = found["budgets"] or [Budget(1)]
     track = Track(name=name, path=path, **found)
+    _check_training(track)
     problems = ConfigProblems()
     for entry in track.methods:
         with problems.collected():
@@ -400,6 +409,16 @@ def parse(values: Values, name: str, path: Path) -> Track:
             check(track)
     problems.raise_all()
     return track
+
+
+def _check_training(track: Track) -> None:
+    """Raise `ConfigError` for training keys without rounds, which entries need, or with a rate."""
+    location = track.location / "training"
+    if "rounds" not in track.training:
+        raise ConfigError(location / "rounds", "is missing", "a whole number")
+    fields.value(Count, track.training["rounds"], location / "rounds")
+    if "lr" in track.training:
+        raise ConfigError(location / "lr", "stands at the wrong place", advice="`lr` at the top")
 
 
 def check_entry(track: Track, name: str, location: Location) -> None:
@@ -441,7 +460,7 @@ def check_entry(track: Track, name: str, location: Location) -> None:
     if "rounds" not in keys:
         raise ConfigError(location / "rounds", "is missing", "a number, or a list of numbers")
     rounds = keys["rounds"] if isinstance(keys["rounds"], list) else [keys["rounds"]]
-    if "rounds" in track.training and max(rounds) >= track.rounds():
+    if max(rounds) >= track.rounds():
         allowed = f"less than the track's {track.rounds()}, of which its start has the rest"
         raise ConfigError(location / "rounds", f"is {max(rounds)}", allowed)
 
@@ -465,6 +484,11 @@ def _check_families(track: Track) -> None:
             if family.entries[place - 1] == family.baseline:
                 problem = f"{family.baseline!r} is the baseline"
             problems.errors += [ConfigError(location / "entries" / (place - 1), problem)]
+        for i, entry in enumerate(family.entries):
+            if entry in track.methods and not track.serves_clients(entry, family.clients):
+                problem = f"{entry!r} gives newcomers no model"
+                allowed = "methods with a shared model alone, or whose clients learn alone"
+                problems.errors += [ConfigError(location / "entries" / i, problem, allowed)]
         if family.clients == NEWCOMERS and not track.clients.newcomers:
             problem = f"is {NEWCOMERS}, and the share of newcomers is 0"
             problems.errors += [ConfigError(location / "clients", problem)]
@@ -502,7 +526,7 @@ def check_no_op(track: Track, name: str, location: Location) -> None:
     keys, grid = fields.mapping(track.no_ops[name], location), track.grid(name)
     if IS not in keys:
         raise ConfigError(location / IS, "is missing", "the entry that it then is")
-    if keys[IS] not in track.methods or keys[IS] == name:
+    if not isinstance(keys[IS], str) or keys[IS] not in track.methods or keys[IS] == name:
         others = {*track.methods} - {name}
         raise unknown_name(location / IS, "entry", keys[IS], others)
     if len(keys) == 1:
@@ -535,7 +559,7 @@ def _check_draws(track: Track) -> None:
 
 
 def _check_shared(track: Track) -> None:
-    """Raise `ConfigError` for keys that follow from others, and without rounds or rates."""
+    """Raise `ConfigError` for keys that follow from others, and without rates."""
     location = track.location / "partition"
     name, keys = named(track.partition, location)
     for key in OWN_PARTITION_KEYS:
@@ -547,12 +571,6 @@ def _check_shared(track: Track) -> None:
         raise ConfigError(location, "is empty", "learning rates")
     if place is not None:
         raise ConfigError(location / place, f"{track.lr[place]} is a duplicate")
-    location = track.location / "training"
-    if "rounds" not in track.training:
-        raise ConfigError(location / "rounds", "is missing", "a whole number")
-    fields.value(Count, track.training["rounds"], location / "rounds")
-    if "lr" in track.training:
-        raise ConfigError(location / "lr", "stands at the wrong place", advice="`lr` at the top")
 
 
 def named(item: Any, location: Location) -> tuple[str, dict[str, Any]]:

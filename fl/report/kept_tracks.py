@@ -92,7 +92,7 @@ of the code; fedloom: that of the package, with its commit.
 ENVIRONMENT = RUNS[RUNS.index("numbers") :]
 """Columns of runs that say what computed them."""
 
-TRIED = (*("budget", "entry", "start", "draw", "participants", "newcomers", "state", "chosen"),)
+TRIED = ("budget", "entry", "start", "draw", "participants", "newcomers", "state", "chosen")
 """Columns of tuning runs, before those of grids, ``hp.KEY``. participants, newcomers: means over
 the tuning clients of the value on their held-out samples. chosen: the clients for whom the point is
 chosen.
@@ -136,6 +136,13 @@ class TrackResults:
     def values_of(self, entry: str, role: str, budget: int) -> pd.DataFrame:
         """Return the rows of ``values`` of an entry, for clients of a role at a budget."""
         return self._values_by_entry.get((budget, role, entry), self.values.iloc[:0])
+
+    def runs_of(self, role: str, budget: int, entry: str | None = None) -> pd.DataFrame:
+        """Return the rows of ``runs`` for clients of a role at a budget, of one entry or of all."""
+        is_meant = (self.runs["clients"] == role) & (self.runs["budget"] == budget)
+        if entry is not None:
+            is_meant &= self.runs["entry"] == entry
+        return self.runs[is_meant]
 
     @cached_property
     def _values_by_entry(self) -> dict[Any, pd.DataFrame]:
@@ -253,9 +260,15 @@ def write(place: Path, results: TrackResults) -> TrackResults:
 
     Returns:
         All results of the folder.
+
+    Raises:
+        DataError: If those are of other clients.
     """
     if (place / "values.parquet").exists():
         earlier = read(place)
+        if not _are_of_same_clients(earlier, results):
+            problem = f"{place}: has results of other clients, of another division or data set"
+            raise DataError(problem, advice="move the folder away; what is trained stays stored")
         values, runs, tried, tuning = (
             _joined(getattr(earlier, key), getattr(results, key))
             for key in ("values", "runs", "tried", "tuning")
@@ -281,14 +294,10 @@ def _joined(earlier: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_entries(results: TrackResults, others: TrackResults) -> TrackResults:
-    """Return results in which the entries of other ones stand in place of those of their names.
+    """Return results with the entries of others, which replace entries of the same names.
 
-    Raises:
-        DataError: If the other results are of other clients.
+    Both are of the same clients (`check_clients`).
     """
-    if not results.clients.drop(columns="name").equals(others.clients.drop(columns="name")):
-        advice = "the data set, the track's file and the version of the kept results"
-        raise DataError("The kept results of the track are of other clients", advice=advice)
     entries = {*others.runs["entry"]}
 
     def joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
@@ -304,6 +313,25 @@ def with_entries(results: TrackResults, others: TrackResults) -> TrackResults:
     return replace(results, values=values, runs=runs, tried=tried, tuning=tuning)
 
 
+def check_clients(track: str, kept: TrackResults, others: TrackResults) -> None:
+    """Raise `DataError` unless kept results of a track and others are of the same clients."""
+    if not _are_of_same_clients(kept, others):
+        problem = f"{track}: the kept results are of other clients than your data set gives"
+        advice = "compare the data set and the track's file with those of the kept results"
+        raise DataError(problem, advice=advice)
+
+
+def _are_of_same_clients(results: TrackResults, others: TrackResults) -> bool:
+    """Whether results are of the same clients; older ones have no names."""
+    first, second = (table.clients.drop(columns="name") for table in (results, others))
+    return bool(first.equals(second))
+
+
+def is_chosen(tried: pd.DataFrame, role: str) -> pd.Series:
+    """Return which runs of tuning are of the point that was chosen for clients of a role."""
+    return tried["chosen"].str.split().map(lambda roles: role in roles).astype(bool)
+
+
 def entry_values(
     results: TrackResults, entry: str, role: str, budget: int = 1
 ) -> pd.DataFrame | None:
@@ -312,13 +340,12 @@ def entry_values(
     Clients of a run that diverged have the floor. None if a run is missing.
 
     Args:
-        results: TrackResults results.
+        results: The results of the track.
         entry: Name of the entry.
         role: The clients, participants or newcomers.
         budget: The budget.
     """
-    runs = results.runs
-    runs = runs[(runs["entry"] == entry) & (runs["clients"] == role) & (runs["budget"] == budget)]
+    runs = results.runs_of(role, budget, entry)
     if runs.empty or not runs["state"].isin([COMPLETE, DIVERGED]).all():
         return None
     measured, floor = (results.values_of(name, role, budget) for name in (entry, FLOOR))

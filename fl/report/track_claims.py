@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pandas as pd
 from fl.base.hashes import digest
 from fl.base.schema import COMPLETE, SHARES
 from fl.plan import track as track_file
-from fl.plan.track import Track
+from fl.plan.track import Family, Track
 from fl.report import claims, kept_tracks, track_verdicts
 from fl.report.cells import MINUS, number
 from fl.report.kept_tracks import TrackResults
@@ -47,6 +47,7 @@ class TrackClaims:
         longer: By larger budget, verdicts beside baselines of the same budget.
         floors: By family, the value of its clients without any model (`fl.report.kept_tracks`).
         above_floor: By family, the number of draws in which its baseline is better than that.
+        families: Number of the families of all tracks, which one correction takes together.
     """
 
     file: Track
@@ -59,6 +60,7 @@ class TrackClaims:
     longer: Mapping[int, pd.DataFrame] = field(default_factory=dict)
     floors: Mapping[str, float] = field(default_factory=dict)
     above_floor: Mapping[str, int] = field(default_factory=dict)
+    families: int = 1
 
     @property
     def name(self) -> str:
@@ -70,6 +72,11 @@ class TrackClaims:
         """Number of clients in the comparison with the most; 0 if nothing is tested."""
         count = self.verdicts["n"].max()
         return 0 if math.isnan(count) else int(count)
+
+    @property
+    def stays(self) -> pd.Series:
+        """Whether each verdict is a claim that stays with one correction for all tracks."""
+        return deciding_p(self.verdicts) <= limit_of(self.families)
 
     @property
     def unit(self) -> float:
@@ -89,7 +96,10 @@ class TrackClaims:
         return "point" if self.file.margin == 0.01 else "points"
 
     def shown(self, difference: float) -> str:
-        """Return a difference as text, with one digit more than the margin; more is better."""
+        """Return a difference as text; more is better.
+
+        Shares have one decimal, and values of other metrics one digit more than the margin.
+        """
         if self.file.metric in SHARES:
             return number(difference, self.file.metric, signed=True)
         digits = max(0, 1 - math.floor(math.log10(self.file.margin)))
@@ -98,9 +108,13 @@ class TrackClaims:
 
     def value_of(self, entry: str, role: str) -> float:
         """Return the mean value of an entry at the first budget; NaN if it is not known."""
-        means = self.means[self.means["budget"] == 1]
-        means = means[(means["entry"] == entry) & (means["clients"] == role)]
+        means = self.first_means(entry, role)
         return float(means["value"].iloc[0]) if len(means) else math.nan
+
+    def first_means(self, entry: str, role: str) -> pd.DataFrame:
+        """Return the row of ``means`` of an entry at the first budget; none if it is not there."""
+        means = self.means[self.means["budget"] == 1]
+        return means[(means["entry"] == entry) & (means["clients"] == role)]
 
     def title_of(self, entry: str) -> str:
         """Return the name of an entry in print."""
@@ -117,14 +131,13 @@ def read(folder: Path, names: Sequence[str] | None = None) -> list[TrackClaims]:
     Raises:
         FedloomError: If a track's file is wrong, or its results cannot be read.
     """
-    names = kept_tracks.names(folder) if names is None else names
-    files = [track_file.read(folder, name) for name in names]
-    levels = (claims.LEVEL, limit_of_all(files))
+    files = {name: track_file.read(folder, name) for name in kept_tracks.names(folder)}
+    families = count_families(files.values())
     tracks = []
-    for file in files:
-        place, second = (kept_tracks.folder_of(folder, file.name, i) for i in (0, 1))
+    for name in files if names is None else names:
+        place, second = (kept_tracks.folder_of(folder, name, i) for i in (0, 1))
         second_results = kept_tracks.read(second) if second.exists() else None
-        tracks.append(of_track(file, kept_tracks.read(place), second_results, levels))
+        tracks.append(of_track(files[name], kept_tracks.read(place), second_results, families))
     return tracks
 
 
@@ -132,7 +145,7 @@ def of_track(
     file: Track,
     results: TrackResults,
     second_results: TrackResults | None = None,
-    levels: Sequence[float] = (claims.LEVEL,),
+    families: int = 1,
 ) -> TrackClaims:
     """Return what is claimed on a track by its kept results.
 
@@ -140,8 +153,9 @@ def of_track(
         file: What the track's file says.
         results: Its kept results.
         second_results: Those with other tuning and scored clients, if there are any.
-        levels: Levels at which p-values decide, see `fl.report.client_tests.family_test`.
+        families: Number of the families of all tracks (`count_families`).
     """
+    levels = (claims.LEVEL, limit_of(families))
     keys = ["budget", "entry", "clients"]
     complete = results.runs["state"] == COMPLETE  # A run that diverged has ended early.
     costs = results.runs.groupby(keys)[[]].first()
@@ -169,16 +183,29 @@ def of_track(
             for name, family in file.families.items()
         },
         {
-            name: int((track_verdicts.gains_on_floor(results, file, family) > 0).sum())
+            name: int((_gains_of_baseline(results, file, family) > 0).sum())
             for name, family in file.families.items()
         },
+        families,
     )
+
+
+def _gains_of_baseline(results: TrackResults, file: Track, family: Family) -> pd.Series:
+    """Return how much better a family's baseline is than the floor, by draw."""
+    return track_verdicts.gains_on_floor(results, file, family.baseline, family.clients)
 
 
 def comparison_hash(track: Track) -> str:
     """Return a hash of what a track's file says of comparisons, to see whether it was changed."""
     families = {name: asdict(family) for name, family in track.families.items()}
     return digest([families, track.margin, track.diverged])
+
+
+def settings_hash(track: Track) -> str:
+    """Return a hash of what a track's file says of clients, draws, training and grids."""
+    parts = [asdict(track.clients), asdict(track.draws), track.metric]
+    parts += [track.dataset, track.partition, track.model]
+    return digest([*parts, track.training, track.lr, track.methods, track.no_ops])
 
 
 def claims_again(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
@@ -197,19 +224,21 @@ def share_kept(first: pd.DataFrame, second: pd.DataFrame) -> tuple[int, int]:
 
 def claims_of_all(tracks: Sequence[TrackClaims]) -> tuple[int, int]:
     """Return how many claims stay if all families are corrected together, and the claims."""
-    limit, stay, count = limit_of_all([track.file for track in tracks]), 0, 0
-    for track in tracks:
-        p = deciding_p(track.verdicts).dropna()
-        stay, count = stay + int((p <= limit).sum()), count + len(p)
-    return stay, count
+    stay = sum(int(track.stays.sum()) for track in tracks)
+    return stay, sum(int(track.verdicts["verdict"].isin(CLAIMED).sum()) for track in tracks)
 
 
-def limit_of_all(files: Sequence[Track]) -> float:
-    """Return the largest p of a claim that stays if all families are corrected together.
+def count_families(files: Iterable[Track]) -> int:
+    """Return the number of families of tracks."""
+    return sum(len(file.families) for file in files)
+
+
+def limit_of(families: int) -> float:
+    """Return the largest p of a claim that stays if families are corrected together.
 
     A family is tested twice, for differences and for equality; the correction is Bonferroni's.
     """
-    return claims.LEVEL / (2 * sum(len(file.families) for file in files))
+    return claims.LEVEL / (2 * families)
 
 
 def deciding_p(verdicts: pd.DataFrame) -> pd.Series:
@@ -220,24 +249,26 @@ def deciding_p(verdicts: pd.DataFrame) -> pd.Series:
 
 
 def families_of(tracks: Sequence[TrackClaims]) -> dict[str, str]:
-    """Return the baseline's title of each family of the tracks, by the family's name."""
-    return {
-        name: track.title_of(family.baseline)
-        for track in tracks
-        for name, family in track.file.families.items()
-    }
+    """Return the title of each family's baseline, or of several, by the family's name."""
+    titles: dict[str, list[str]] = {}
+    for track in tracks:
+        for name, family in track.file.families.items():
+            titles.setdefault(name, []).append(track.title_of(family.baseline))
+    return {name: " or ".join(dict.fromkeys(of_family)) for name, of_family in titles.items()}
 
 
 def sorted_entries(tracks: Sequence[TrackClaims], family: str) -> list[str]:
     """Return the entries of a family, the best first: by mean place over the tracks.
 
-    A place is the share of a track's differences that are lower. Entries that are not tested, as
-    they are at their no-op, have the place of a difference of 0.
+    A place is the share of a track's differences that are lower. An entry at its no-op has the
+    difference of the entry that it is, which is 0 of the baseline.
     """
     places = []
     for track in tracks:
         rows = track.verdicts[track.verdicts["family"] == family].set_index("entry")
-        places.append(rows["difference"].fillna(0.0).rank(pct=True))
+        of_other = rows["no_op"].map(rows["difference"]).fillna(0.0)
+        is_off = rows["verdict"] == NO_OP
+        places.append(rows["difference"].mask(is_off, of_other).rank(pct=True))
     mean = pd.concat(places, axis=1).mean(axis=1) if places else pd.Series(dtype="float64")
     return [*map(str, mean.sort_values(ascending=False, kind="stable").index)]
 

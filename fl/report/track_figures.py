@@ -178,7 +178,7 @@ def overview(look: Look, tracks: Sequence[TrackClaims]) -> Figure:
 def intervals(look: Look, track: TrackClaims) -> Figure:
     """Draw the comparisons of a track, a family below another, each sorted by its difference.
 
-    A bar stands at the difference from a baseline of equal operations, where there is track.
+    A bar stands at the difference from a baseline of equal operations, where there is one.
     """
     from matplotlib.figure import Figure as NewFigure
     from matplotlib.lines import Line2D

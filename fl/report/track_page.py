@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fl.base.units import quantity
@@ -13,7 +14,7 @@ from fl.blocks.plotting import Picture
 from fl.plan.track import NEWCOMERS, PARTICIPANTS
 from fl.report import claims, page, track_claims, track_figures, track_sentences
 from fl.report.cells import NOTHING, Cell, Row, Table, columns, multiple, number, probability
-from fl.report.track_claims import CLAIMED, COSTS, TrackClaims
+from fl.report.track_claims import CLAIMED, COST, COSTS, TrackClaims
 from fl.report.track_verdicts import EQUAL, MISSING_RUN, NO_OP, UNSTABLE
 
 PICTURES = "comparison"
@@ -56,7 +57,10 @@ for family, about in track["families"].items():
         table[entry, draw] = table["majority", draw]
     is_out = own["no_op"].notna() | ~own["state"].isin(["complete", "diverged"])
     left = {*own["entry"]} - {*own.loc[is_out, "entry"]}
-    tested, base = [entry for entry in about["entries"] if entry in left], about["baseline"]
+    base = about["baseline"]
+    tested = [entry for entry in about["entries"] if entry in left and base in left]
+    if not tested:
+        continue
     above = sign * (table.mean() - table["majority"].mean().reindex(table.columns, level=1))
     gains = np.stack([sign * (table[entry] - table[base]) for entry in tested])
     blocks = block[table.index].to_numpy() if (block >= 0).all() else None
@@ -146,8 +150,13 @@ def pictures(tracks: Sequence[TrackClaims]) -> dict[str, Picture]:
 
 
 def _roles(track: TrackClaims) -> list[str]:
-    roles = {family.clients for family in track.file.families.values()}
-    return [role for role in (PARTICIPANTS, NEWCOMERS) if role in roles]
+    """Return the clients of which there is a figure of costs, for which it needs baselines."""
+    drawn: dict[str, bool] = {}
+    for family in track.file.families.values():
+        means = track.first_means(family.baseline, family.clients)[["value", COST]]
+        is_there = bool(np.isfinite(means).all(axis=None)) and len(means) > 0
+        drawn[family.clients] = drawn.get(family.clients, True) and is_there
+    return [role for role in (PARTICIPANTS, NEWCOMERS) if drawn.get(role)]
 
 
 def markdown(tracks: Sequence[TrackClaims]) -> str:
@@ -220,11 +229,15 @@ def _section(track: TrackClaims) -> str:
         for name, family in file.families.items()
     )
     blocks_of = track.verdicts["blocks"].max()
-    comparisons = track_claims.comparison_hash(file)
+    hashes = {
+        "claims": ("Families, margin or floor", track_claims.comparison_hash(file)),
+        "settings": ("Clients, draws, training or grids", track_claims.settings_hash(file)),
+    }
     remarks = [
-        f"**Families, margin or floor were changed after training with budget {budget}.**"
+        f"**{what} were changed after training with budget {budget}.**"
         for budget, about_budget in track.about.items()
-        if about_budget.get("claims", comparisons) != comparisons
+        for key, (what, known) in hashes.items()
+        if about_budget.get(key, known) != known
     ]
     if track.second is not None:
         remarks.append(_second(track, track.second))
@@ -279,10 +292,10 @@ def _baselines(track: TrackClaims) -> str:
 
 def _second(track: TrackClaims, second: pd.DataFrame) -> str:
     """Return which claims stay with other tuning and scored clients, and which do not."""
-    lasting, count = track_claims.share_kept(track.verdicts, second)
+    same, count = track_claims.share_kept(track.verdicts, second)
     pairs = track_claims.claims_again(track.verdicts, second)
     is_tried = pairs["verdict_second"].notna()
-    text = f"With other tuning and scored clients of the pool {lasting} of {count} claims stay"
+    text = f"With other tuning and scored clients of the pool {same} of {count} claims stay"
     changed = [
         f"{track.title_of(row['entry'])} ({row['family']}: {row['verdict']}, then "
         f"{'at its no-op' if row['verdict_second'] == NO_OP else row['verdict_second']})"
@@ -351,10 +364,9 @@ def long_table(tracks: Sequence[TrackClaims]) -> Table:
     Args:
         tracks: The tracks.
     """
-    limit = track_claims.limit_of_all([track.file for track in tracks])
     rows = []
     for track in tracks:
-        table = track.verdicts.assign(stays=track_claims.deciding_p(track.verdicts) <= limit)
+        table = track.verdicts.assign(stays=track.stays)
         for record in table.to_dict("records"):
             cells = tuple(map(Cell, _cells(track, record)))
             mark = "*" if record["entry"] in track.file.added else ""
@@ -380,7 +392,9 @@ def _cells(track: TrackClaims, record: Mapping[Any, Any]) -> list[str]:
     costs = [multiple(record["bytes"]), multiple(record["operations"])]
     if record["verdict"] in (NO_OP, MISSING_RUN):
         loss = record["without_no_op"]
-        difference = NOTHING if math.isnan(loss) else f"({track.shown(loss)} if on, tuning)"
+        difference = (
+            NOTHING if math.isnan(loss) else f"({track.shown(loss)} when on, tuning clients)"
+        )
         words = [difference, *[NOTHING] * 5, verdict_text(track, record), NOTHING]
         return [*start, NOTHING, *words, points, *[NOTHING] * len(COSTS), *costs]
     shown = [track.shown(record[key]) for key in ("difference", "low", "high")]

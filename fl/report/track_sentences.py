@@ -32,6 +32,9 @@ REFERENCES = ("local", "pooled")
 MOST_NAMED = 5
 """Number of entries that a sentence names."""
 
+ADDED_NOTE = " *: added after first results were seen."
+"""Sentence on entries with a star."""
+
 LARGE_SKEW = 1.0
 """Skewness of clients' differences above which a claim is counted as doubtful."""
 
@@ -43,14 +46,14 @@ _COUNTED = {
     claims.BEHIND: "behind",
     EQUAL: "equal within the margin",
     claims.OPEN: "not told apart",
-    UNSTABLE: "unstable (some run is not better than a guess)",
+    UNSTABLE: "unstable (in some draw no better than each client's most frequent class)",
     NO_OP: "not tested (tuning switched the method off)",
     MISSING_RUN: "without a verdict (a run is missing)",
 }
 
 
 def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
-    """Return five sentences on the verdicts of all tracks: counts, leads, what they rest on."""
+    """Return sentences on the verdicts of all tracks: counts, leads of each family, costs."""
     counts = pd.concat(track.verdicts["verdict"] for track in tracks).value_counts()
     total = int(counts.sum())
     by_verdict = ", ".join(f"{counts[v]} {_COUNTED[v]}" for v in VERDICTS if v in counts)
@@ -70,21 +73,20 @@ def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
         )
     elif leads := sum(int((track.verdicts["verdict"] == claims.AHEAD).sum()) for track in priced):
         names = ", ".join(track.name for track in priced)
-        parts = [_cost_text(priced, cost) for cost in COSTS]
-        head = f"Baselines are trained for longer, too, on {names}: of {quantity(leads, 'lead')}"
-        parts[0] = f"{head} there {parts[0]}"
+        text = f"On {names} baselines are trained for longer, too. There are "
+        text += f"{quantity(leads, 'lead')} there. {' '.join(_cost_text(priced, c) for c in COSTS)}"
         open_tracks = [track.name for track in tracks if track.at_equal_cost[COST].empty]
         if open_tracks:
-            parts.append(f"not trained for longer are baselines of {', '.join(open_tracks)}")
-        texts.append(f"{'; '.join(parts)}.")
+            text += f" Not trained for longer are baselines of {', '.join(open_tracks)}."
+        texts.append(text)
     return texts
 
 
 def _stability_text(tracks: Sequence[TrackClaims]) -> str:
     """Return on which claims stay: with one correction for all families, and with other clients."""
     stay, count = claims_of_all(tracks)
-    families = sum(len(track.file.families) for track in tracks)
-    text = f"With one correction for all {families} families {stay} of {count} claims stay."
+    text = f"With one correction for all {tracks[0].families} families {stay} of {count} claims "
+    text += "stay."
     divided = [(track, track.second) for track in tracks if track.second is not None]
     if divided:
         kept = [share_kept(track.verdicts, second) for track, second in divided]
@@ -114,16 +116,20 @@ def _leads_text(tracks: Sequence[TrackClaims], family: str, baseline: str) -> st
         where = ", ".join(text for _, text in leads[entry])
         tracks_text = quantity(int(worse[entry]), "track")
         end = f"; behind or unstable on {tracks_text}" if worse[entry] else ""
-        mark = "*" if any(entry in track.file.added for track in tracks) else ""
-        named.append(f"{titles[entry]}{mark} ({where}{end})")
+        named.append(f"{titles[entry]}{_mark(tracks, entry)} ({where}{end})")
     unnamed = len(order) - len(named)
     end = f", and {quantity(unnamed, 'other')}" if unnamed else ""
-    note = " *: added after first results were seen." if "*" in "".join(named) else ""
+    note = ADDED_NOTE if "*" in "".join(named) else ""
     return f"{family.capitalize()}: ahead of {baseline} are {', '.join(named)}{end}.{note}"
 
 
+def _mark(tracks: Sequence[TrackClaims], entry: str) -> str:
+    """Return a star for an entry that was added to a track after first results were seen."""
+    return "*" if any(entry in track.file.added for track in tracks) else ""
+
+
 def _cost_text(tracks: Sequence[TrackClaims], cost: str) -> str:
-    """Return how many leads cost no more than the baseline, and what becomes of the others."""
+    """Return sentences on leads that cost no more than the baseline, and on the others."""
     pair = ["family", "entry"]
     costly = lasting = unpriced = cheap = 0
     for track in tracks:
@@ -134,15 +140,14 @@ def _cost_text(tracks: Sequence[TrackClaims], cost: str) -> str:
         verdicts = ahead[is_costly].merge(at_cost, on=pair, how="left")["verdict"]
         lasting += int((verdicts == claims.AHEAD).sum())
         unpriced += int(verdicts.isna().sum())
-    text = f"{cheap} {_verb(cheap, 'take')} no more {cost} than their baseline"
+    text = f"{cheap} {'takes' if cheap == 1 else 'take'} no more {cost} than the baseline"
     if costly:
-        text += f", and of {costly} that {_verb(costly, 'take')} more {lasting or 'none'} "
-        text += f"{_verb(lasting or 1, 'remain')} beside a baseline with as many"
-    return text + (f" ({unpriced} had more than the longest)" if unpriced else "")
-
-
-def _verb(count: int, verb: str) -> str:
-    return f"{verb}s" if count == 1 else verb
+        text += f"; of the other {costly}, {lasting or 'none'} "
+        text += f"{'are' if lasting > 1 else 'is'} ahead of a baseline with as many"
+        text += f", and {unpriced} {'has' if unpriced == 1 else 'have'} more than the longest" * (
+            unpriced > 0
+        )
+    return f"{text}."
 
 
 def advice(tracks: Sequence[TrackClaims]) -> list[str]:
@@ -153,16 +158,15 @@ def advice(tracks: Sequence[TrackClaims]) -> list[str]:
     """
     if len(tracks) < FEWEST_TRACKS:
         return [f"{quantity(len(tracks), 'track')}: too few for advice."]
-    titles, steps = titles_of(tracks), []
-    at_cost = pd.concat(track.at_equal_cost[COST] for track in tracks)
+    steps = []
+    titles = {entry: title + _mark(tracks, entry) for entry, title in titles_of(tracks).items()}
     for family, baseline in families_of(tracks).items():
         counts = tally(tracks, family)
         methods = counts.drop(index=[*REFERENCES], errors="ignore")
-        is_ahead = (at_cost["family"] == family) & (at_cost["verdict"] == claims.AHEAD)
-        leads = at_cost.loc[is_ahead, "entry"].value_counts().reindex(methods.index, fill_value=0)
-        lasting = leads if len(at_cost) else methods[claims.AHEAD]
+        leads = [entry for track in tracks for entry in _leads_at_equal_cost(track, family)]
+        lasting = pd.Series(leads, dtype=object).value_counts().reindex(methods.index, fill_value=0)
         worse = methods[claims.BEHIND] + methods[UNSTABLE]
-        winners = methods[(methods[claims.AHEAD] > 1) & (lasting > 1) & (worse == 0)]
+        winners = methods[(lasting > 1) & (worse == 0)]
         winners = winners.sort_values(claims.AHEAD, ascending=False, kind="stable")
         losers = counts[
             (counts[claims.BEHIND] > counts["tracks"] / 2) & (counts[claims.AHEAD] == 0)
@@ -179,8 +183,24 @@ def advice(tracks: Sequence[TrackClaims]) -> list[str]:
             text += f"; behind on most tracks: {_names_text(losers, titles, 'and')}"
         if len(idle):
             text += f"; switched off by tuning on most: {_names_text(idle, titles, 'and')}"
-        steps.append(f"{text}.")
+        steps.append(f"{text}.{ADDED_NOTE if '*' in text else ''}")
     return steps
+
+
+def _leads_at_equal_cost(track: TrackClaims, family: str) -> list[str]:
+    """Return the entries of a family that are ahead, also of a baseline of equal operations.
+
+    Where no baseline was trained for as many, an entry has to cost no more than its own.
+    """
+    at_cost = track.at_equal_cost[COST]
+    verdicts = at_cost[at_cost["family"] == family].set_index("entry")["verdict"]
+    rows = track.verdicts[track.verdicts["family"] == family]
+    ahead = rows[rows["verdict"] == claims.AHEAD].set_index("entry")[COST]
+    return [
+        str(entry)
+        for entry, cost in ahead.items()
+        if (verdicts[str(entry)] == claims.AHEAD if entry in verdicts.index else cost <= FAIR)
+    ]
 
 
 def _names_text(counts: pd.DataFrame, titles: Mapping[str, str], word: str) -> str:
@@ -202,10 +222,10 @@ def switched_off(tracks: Sequence[TrackClaims]) -> str:
     }
     if losses:
         large = [f"{title} on {name}" for (name, title), loss in losses.items() if loss < -1.001]
-        text += f". Of {len(losses)} such entries, whose own key was switched off, "
-        text += f"{len(losses) - len(large)} are within the margin of it on the tuning clients at "
-        text += "their best point otherwise"
-        text += f", not {', '.join(large)}" if large else ""
+        kept = len(losses) - len(large)
+        text += f". If their own key had to be on, {kept} of {len(losses)} such entries "
+        text += "would lose no more than the margin on tuning clients"
+        text += f"; more would lose {', '.join(large)}" if large else ""
     return f"{text}."
 
 

@@ -65,7 +65,7 @@ def verdicts(
         ``high``. Corrected p-values are ``p`` (clients and draws), ``p_models``
         (clients alone), ``p_draws`` (draws alone) and ``p_equal``; all but ``p_draws`` take blocks,
         where there are some, in place of clients. ``better`` and ``worse`` are shares of clients,
-        ``skew`` is the skewness of clients' (or blocks') mean differences,
+        ``skew`` is the skewness of clients' mean differences (or of their sums in blocks),
         ``no_op`` is the entry that it equals, and costs are multiples of those of ``other``.
         ``points`` and ``points_of_other`` are the numbers of points that were tried for both, and
         ``without_no_op`` what tuning without the no-op would have changed (`loss_without_no_op`).
@@ -89,8 +89,7 @@ def _family_verdicts(
     levels: Sequence[float],
 ) -> pd.DataFrame:
     """Return the rows of `verdicts` of one family."""
-    runs = results.runs[results.runs["budget"] == budget]
-    runs = runs[runs["clients"] == family.clients]
+    runs = results.runs_of(family.clients, budget)
     entries = [entry for entry in family.entries if (runs["entry"] == entry).any()]
     no_ops = runs.groupby("entry")["no_op"].first()
     # A run that diverged has ended early.
@@ -105,14 +104,11 @@ def _family_verdicts(
             if values is not None and not no_ops[entry]:
                 gains[entry] = track.sign * (values - baseline)
                 failed[entry] = _failed_draws(results, track, family, entry, budget)
-    tested = _tested(results, gains, track.margin, levels)
-    points = _points_tried(results, budget)
+    tested = _tested(results, gains, failed, track.margin, levels)
+    points = _points_tried(results, family.clients, budget)
     records = []
     for entry in entries:
-        test = tested.get(entry, {"verdict": NO_OP if no_ops[entry] else MISSING_RUN})
-        test = {**test, "failed": failed.get(entry, 0)}
-        if test["failed"] and test["verdict"] != claims.BEHIND:
-            test["verdict"] = UNSTABLE
+        test = tested.get(entry, {"verdict": NO_OP if no_ops[entry] else MISSING_RUN, "failed": 0})
         ratios = {
             cost: means.loc[entry, cost] / means[cost].get(family.baseline, math.nan)
             for cost in ("bytes", "operations")
@@ -128,11 +124,23 @@ def _family_verdicts(
     return pd.DataFrame(records).reindex(columns=[*columns, "bytes", "operations"])
 
 
-def _points_tried(results: TrackResults, budget: int) -> dict[str, int]:
-    """Return the number of points that were tried for each entry at a budget."""
-    tried = results.tried[results.tried["budget"] == budget]
-    counts = tried.groupby(["entry", "draw"]).size().groupby("entry").max()
-    return {str(entry): int(count) for entry, count in counts.items()}
+def _points_tried(results: TrackResults, role: str, budget: int) -> dict[str, int]:
+    """Return the number of points among which each entry's was chosen for clients of a role."""
+    counts = {}
+    for entry in results.runs_of(role, budget)["entry"].unique():
+        counts[str(entry)] = int(_trials(results, entry, role, budget).groupby("draw").size().max())
+    return counts
+
+
+def _trials(results: TrackResults, entry: str, role: str, budget: int) -> pd.DataFrame:
+    """Return the runs of tuning among which an entry's point was chosen for clients of a role.
+
+    They have the start that was chosen for these clients before.
+    """
+    start = results.runs_of(role, budget, entry)["start"].iloc[0]
+    tried = results.tried[(results.tried["entry"] == entry) & (results.tried["budget"] == budget)]
+    same_start: pd.DataFrame = tried[tried["start"] == start]
+    return same_start
 
 
 def loss_without_no_op(
@@ -150,9 +158,7 @@ def loss_without_no_op(
         role: The clients, participants or newcomers.
         budget: The budget.
     """
-    tried = results.tried
-    tried = tried[(tried["entry"] == entry) & (tried["budget"] == budget)]
-    no_op = track.no_op(entry)
+    tried, no_op = _trials(results, entry, role, budget), track.no_op(entry)
     if not no_op:
         return math.nan
     is_off = np.all([tried[f"{HYPER}{key}"] == value for key, value in no_op.items()], axis=0)
@@ -173,55 +179,50 @@ def _failed_draws(
 
     Where the baseline is not better than the floor either, an entry that is not tells nothing.
     """
-    runs = results.runs[results.runs["entry"] == entry]
-    runs = runs[(runs["clients"] == family.clients) & (runs["budget"] == budget)]
+    runs = results.runs_of(family.clients, budget, entry)
     lost = runs.loc[runs["state"] == DIVERGED, "draw"]
     own, base = (
-        gains_on_floor(results, track, family, name, budget) for name in (entry, family.baseline)
+        gains_on_floor(results, track, name, family.clients, budget)
+        for name in (entry, family.baseline)
     )
-    return int(((own <= 0) & ((base > 0) | own.index.isin(lost))).sum())
+    return int((own.index.isin(lost) | ((own <= 0) & (base > 0))).sum())
 
 
 def gains_on_floor(
-    results: TrackResults,
-    track: Track,
-    family: Family,
-    entry: str | None = None,
-    budget: int = 1,
+    results: TrackResults, track: Track, entry: str, role: str, budget: int = 1
 ) -> pd.Series:
     """Return how much better an entry is than the floor by draw, mean over clients.
 
     Args:
         results: The results of the track.
         track: The track.
-        family: The family whose clients are meant.
-        entry: Name of the entry; None: the family's baseline.
+        entry: Name of the entry.
+        role: The clients, participants or newcomers.
         budget: The budget.
 
     Returns:
         The gains; none if a run is missing.
     """
-    values = entry_values(results, entry or family.baseline, family.clients, budget)
+    values = entry_values(results, entry, role, budget)
     if values is None:
         return pd.Series(dtype="float64")
-    # Means of the same numbers in the same order, as a run that diverged is equal to the floor.
-    gains: pd.Series = track.sign * (
-        values.mean() - floor_values(results, family.clients, budget).mean()
-    )
+    gains: pd.Series = track.sign * (values.mean() - floor_values(results, role, budget).mean())
     return gains
 
 
 def _tested(
     results: TrackResults,
     gains: Mapping[str, pd.DataFrame],
+    failed: Mapping[str, int],
     margin: float,
     levels: Sequence[float] = (claims.LEVEL,),
 ) -> dict[str, dict[str, Any]]:
     """Return what is tested of comparisons, corrected together, by entry.
 
     Args:
-        results: TrackResults results, of which the clients are read.
+        results: The results of the track, of which the clients are read.
         gains: Gains of each entry, clients by draws.
+        failed: Number of draws in which each entry failed (`_failed_draws`).
         margin: Largest difference of equal entries.
         levels: As in `verdicts`.
     """
@@ -242,11 +243,14 @@ def _tested(
             key: float(getattr(test, key)[i])
             for key in ("difference", "low", "high", "p", "p_models", "p_equal")
         }
-        verdict = claims.OPEN
+        # An entry without values in some draw is not tested.
+        verdict = MISSING_RUN if math.isnan(record["p"]) else claims.OPEN
         if record["p_equal"] <= claims.LEVEL:
             verdict = EQUAL
         elif record["p"] <= claims.LEVEL:
             verdict = claims.AHEAD if record["difference"] > 0 else claims.BEHIND
+        if failed[entry] and verdict != claims.BEHIND:
+            verdict = UNSTABLE
         tests[entry] = record | {
             "n": int(mean.notna().sum()),
             "blocks": block[mean.notna()].nunique() if has_blocks else math.nan,
@@ -255,6 +259,7 @@ def _tested(
             "worse": float((mean < -SAME).mean()),
             "skew": _skewness(mean.groupby(block).sum() if has_blocks else mean),
             "verdict": verdict,
+            "failed": failed[entry],
         }
     return tests
 
@@ -275,7 +280,7 @@ def at_equal_cost(results: TrackResults, track: Track, cost: str) -> pd.DataFram
     and none is where the baseline has one budget.
 
     Args:
-        results: TrackResults results.
+        results: The results of the track.
         track: The track.
         cost: ``operations`` or ``bytes``.
 
@@ -284,27 +289,38 @@ def at_equal_cost(results: TrackResults, track: Track, cost: str) -> pd.DataFram
     """
     records = []
     for name, family in track.families.items():
-        role, curve = family.clients, []
-        runs = results.runs[results.runs["clients"] == role]
-        complete = runs["state"] == COMPLETE
-        for budget in sorted(runs.loc[runs["entry"] == family.baseline, "budget"].unique()):
-            values = entry_values(results, family.baseline, role, int(budget))
-            is_baseline = (runs["entry"] == family.baseline) & (runs["budget"] == budget)
-            if values is not None:
-                curve.append((float(runs.loc[is_baseline & complete, cost].mean()), values))
+        role = family.clients
+        curve = _curve(results, family, cost)
         gains: dict[str, pd.DataFrame] = {}
-        for entry in family.entries:
-            entry_runs = runs[(runs["entry"] == entry) & (runs["budget"] == 1)]
-            values = entry_values(results, entry, role)
-            price = float(entry_runs.loc[entry_runs["state"] == COMPLETE, cost].mean())
-            if len(curve) < 2 or values is None or entry_runs["no_op"].iloc[0]:
+        for entry in family.entries if len(curve) > 1 else ():
+            runs, values = results.runs_of(role, 1, entry), entry_values(results, entry, role)
+            price = _price(runs, cost)
+            if values is None or runs["no_op"].iloc[0]:
                 continue
             if price <= CLOSE * curve[-1][0]:
                 gains[entry] = track.sign * (values - _at_cost(curve, price))
+        failed = {entry: _failed_draws(results, track, family, entry, 1) for entry in gains}
         about = {"family": name, "other": family.baseline, "clients": role}
-        tests = _tested(results, gains, track.margin)
+        tests = _tested(results, gains, failed, track.margin)
         records += [{**about, "entry": entry, **test} for entry, test in tests.items()]
     return pd.DataFrame(records, columns=COMPARISON_COLUMNS)
+
+
+def _curve(results: TrackResults, family: Family, cost: str) -> list[tuple[float, pd.DataFrame]]:
+    """Return cost and values of a family's baseline at each budget, by rising costs."""
+    budgets = results.runs.loc[results.runs["entry"] == family.baseline, "budget"].unique()
+    points = []
+    for budget in budgets:
+        values = entry_values(results, family.baseline, family.clients, int(budget))
+        price = _price(results.runs_of(family.clients, int(budget), family.baseline), cost)
+        if values is not None and math.isfinite(price):
+            points.append((price, values))
+    return sorted(points, key=lambda point: point[0])
+
+
+def _price(runs: pd.DataFrame, cost: str) -> float:
+    """Return the mean cost of runs; those that diverged have ended early."""
+    return float(runs.loc[runs["state"] == COMPLETE, cost].mean())
 
 
 def _at_cost(curve: list[tuple[float, pd.DataFrame]], price: float) -> pd.DataFrame:

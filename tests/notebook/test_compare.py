@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fl.api import BuildContext, Method, declare, recipe
 from fl.base.errors import ConfigError, DataError, FedloomError
 from fl.cli.main import main
 from fl.notebook.compare import VARIANTS, Comparison
+from fl.notebook.track_training import TrackTraining, Tuned
 from fl.plan import track
 from fl.plan.track import Track
 from fl.report import kept_tracks, track_verdicts
@@ -118,6 +120,9 @@ def test_a_class_stands_in_the_families_of_its_kind(lab: Path) -> None:
     assert "equal, as all values are equal; place 1 of 1 in its family" in said[0]
     assert "<table" in measured._repr_html_()
     assert measured.to_latex().count("PlainMean") >= 2
+    # Remarks go with the table.
+    assert all(f"% {text}\n" in measured.to_latex() for text in measured.remarks)
+    assert "<p>toy: FedAvg has its kept values" in measured._repr_html_()
 
 
 def test_a_personal_method_and_an_entry_of_the_track(lab: Path) -> None:
@@ -167,12 +172,47 @@ def test_a_baseline_that_is_not_as_kept_is_told_of(
     assert "verdict" in hangs
 
 
+def test_what_equals_a_kept_entry_does_not_equal_another_one_of_its_name(lab: Path) -> None:
+    """FedProx at mu 0 is the kept FedAvg, and is compared with FedAvg at another rate."""
+    kept = kept_tracks.read(kept_tracks.folder_of(Path("config"), "toy"))
+    place = kept_tracks.folder_of(Path("config"), "toy")
+    is_off = kept.runs["entry"] == "fedprox"
+    kept.runs.loc[is_off, "no_op"] = "fedavg"
+    kept_tracks.write(place, kept)
+    [row] = (
+        fl.compare("fedavg", progress=False).table.query("entry == 'fedprox'").to_dict("records")
+    )
+    assert row["verdict"] == NO_OP
+    other = fl.compare("fedavg", lr=0.01, progress=False).table
+    [row] = other.query("entry == 'fedprox'").to_dict("records")
+    assert row["verdict"] != NO_OP and row["difference"] != 0
+
+
+def test_a_baseline_that_fails_here_is_not_called_rounding(
+    lab: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score = TrackTraining.score
+
+    def failing(self: TrackTraining, tuned: Tuned, entries: Sequence[str]) -> TrackResults:
+        results = score(self, tuned, entries)
+        is_lost = results.runs["entry"].isin(["fedavg-ft"])
+        return replace(
+            results, runs=results.runs.assign(state=results.runs["state"].mask(is_lost, "missing"))
+        )
+
+    monkeypatch.setattr(TrackTraining, "score", failing)
+    remarks = fl.compare("ditto", lam=0.1, lr=0.1, progress=False).remarks
+    [remark] = [text for text in remarks if "FedAvg-FT" in text]
+    assert remark == "toy: FedAvg-FT failed here, so that its kept values are not checked"
+
+
 def test_kept_results_of_other_clients_are_refused(lab: Path) -> None:
     place = kept_tracks.folder_of(Path("config"), "toy")
     kept = kept_tracks.read(place)
     kept.clients.loc[0, "n_train"] += 1
+    shutil.rmtree(place)
     kept_tracks.write(place, kept)
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="toy: the kept results are of other clients"):
         fl.compare("fedprox", lr=0.1, progress=False)
 
 

@@ -261,7 +261,7 @@ def test_only_a_committed_file_is_trained_for_publication(
     git("commit", "--quiet", "-m", "A track")
     about = comparison.registered(found)
     assert about["commit"] == git("rev-parse", "HEAD")
-    assert set(about) == {"file", "claims", "commit", "date"}
+    assert set(about) == {"claims", "settings", "commit", "date"}
     found.path.write_text(found.path.read_text() + "# another line\n")
     with pytest.raises(ConfigError):
         comparison.registered(found)

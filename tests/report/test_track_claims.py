@@ -16,6 +16,8 @@ import pandas as pd
 import pytest
 from make_results import clients, entry, plan, planned, write_run
 
+from fl.base.errors import DataError
+from fl.plan.track import Family, Track
 from fl.report import (
     claims,
     kept_tracks,
@@ -56,7 +58,7 @@ def run_script(page: str, folder: Path, config: Path, name: str) -> dict[tuple[s
     """The verdicts that the script of a page prints of a track."""
     [script] = re.findall(r"```python\n(.*?)```", page, re.S)
     code = [line for line in script.splitlines() if line and "import" not in line]
-    assert len(code) <= 26
+    assert len(code) <= 29
     (folder / "verdicts.py").write_text(script)
     done = subprocess.run(
         [sys.executable, str(folder / "verdicts.py"), str(config), name],
@@ -125,18 +127,27 @@ def test_an_entry_that_is_not_trained_yet_is_named(config, tmp_path):
     assert len(found) == (~track.verdicts["verdict"].isin([NO_OP])).sum()
 
 
-def test_a_track_whose_families_changed_after_training_says_so(tracks):
+def test_a_track_whose_file_changed_after_training_says_so(tracks):
     track, words = tracks[0], "changed after training with budget 4"
-    known = {"claims": track_claims.comparison_hash(track.file)}
+
+    def known_of(file: Track) -> dict[str, str]:
+        hashes = track_claims.comparison_hash(file), track_claims.settings_hash(file)
+        return dict(zip(("claims", "settings"), hashes, strict=True))
+
+    known = known_of(track.file)
     same = replace(track, about={"1": known, "4": known})
     assert words not in track_page.markdown([same])
-    for changed in (
-        replace(track.file, margin=0.02),
-        replace(track.file, families={"shared": track.file.families["shared"]}),
+    for changed, what in (
+        (replace(track.file, margin=0.02), "Families"),
+        (replace(track.file, families={"shared": track.file.families["shared"]}), "Families"),
+        (replace(track.file, lr=[0.3]), "Clients, draws, training or grids"),
+        (track.file.of_division(7), "Clients, draws, training or grids"),
     ):
-        other = {"claims": track_claims.comparison_hash(changed)}
-        page = track_page.markdown([replace(track, about={"1": known, "4": other})])
-        assert words in page
+        about = {"1": known, "4": known_of(changed)}
+        page = track_page.markdown([replace(track, about=about)])
+        assert page.count(words) == 1 and f"**{what}" in page
+    marked = replace(track.file, added=["fedprox"], title="Another title")
+    assert known_of(marked) == known
 
 
 def test_a_second_division_has_its_verdicts_and_the_page_says_what_stays(config, tmp_path):
@@ -196,7 +207,7 @@ def test_the_table_has_a_row_for_each_comparison(tracks):
     assert {text["track"] for text in texts} == {*NAMES}
     [noop, *_] = [text for text in texts if "no-op" in text["verdict"]]
     assert noop["verdict"] == "is FedAvg (no-op)" and noop["p"] == NOTHING
-    assert noop["difference"] == f"({MINUS}1.0 if on, tuning)"
+    assert noop["difference"] == f"({MINUS}1.0 when on, tuning clients)"
     # Entries of a track are beside a baseline at their own operations too.
     assert any(text["equal\noperations"] != NOTHING for text in texts)
 
@@ -261,7 +272,7 @@ def priced(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def small(tracks: list[TrackClaims], *tables: dict[str, str]) -> list[TrackClaims]:
-    """Tracks with track family, and the verdict of each entry."""
+    """Tracks with one family, and the verdict of each entry."""
     made = []
     for verdicts in tables:
         rows = [
@@ -270,6 +281,7 @@ def small(tracks: list[TrackClaims], *tables: dict[str, str]) -> list[TrackClaim
                 "entry": entry,
                 "other": "fedavg",
                 "verdict": verdict,
+                "no_op": "fedavg" if verdict == NO_OP else "",
                 "n": 50,
                 "difference": gain,
                 "p": 0.2 if verdict == EQUAL else 0.002,
@@ -286,8 +298,9 @@ def small(tracks: list[TrackClaims], *tables: dict[str, str]) -> list[TrackClaim
         family = {"shared": tracks[0].file.families["shared"]}
         file = replace(tracks[0].file, families=family)
         table = pd.DataFrame(rows)
-        made.append(replace(tracks[0], file=file, verdicts=table, at_equal_cost=priced(table)))
-    return made
+        costs = priced(table)
+        made.append(replace(tracks[0], file=file, verdicts=table, at_equal_cost=costs))
+    return [replace(track, families=len(made)) for track in made]
 
 
 def test_sentences_count_verdicts_by_hand(tracks):
@@ -307,19 +320,17 @@ def test_sentences_count_verdicts_by_hand(tracks):
     assert track_claims.claims_of_all(two) == (5, 6) and "5 of 6 claims stay" in total
     assert re.search(r"FedExP \(\w+ \+5\.0, \w+ \+5\.0\), Pooled.* \(\w+ \+1\.7", leads)
     # FedExP takes as much as its baseline, the other lead twice the operations.
-    assert "of 4 leads there 2 take no more operations than their baseline" in at_cost
-    assert "and of 2 that take more 2 remain" in at_cost and "4 take no more bytes" in at_cost
+    assert "There are 4 leads there. 2 take no more operations than the baseline; of" in at_cost
+    assert "of the other 2, 2 are ahead of a baseline with as many. 4 take no more" in at_cost
     assert "other tuning" not in total
     divided = [replace(two[0], second=two[1].verdicts), two[1]]
     assert f"2 of 3 stay ({two[0].name} 2 of 3)." in track_sentences.sentences(divided)[0]
     dear = [replace(track, at_equal_cost=priced(track.verdicts[:1])) for track in two]
-    assert (
-        "more none remains beside a baseline with as many (2 had more"
-        in track_sentences.sentences(dear)[2]
-    )
+    said = track_sentences.sentences(dear)[2]
+    assert "none is ahead of a baseline with as many, and 2 have more than the longest." in said
     half = [replace(two[0], at_equal_cost=priced(two[0].verdicts[:0])), two[1]]
     [*_, at_cost] = track_sentences.sentences(half)
-    assert "of 2 leads there 1 takes no" in at_cost and "; not trained for longer" in at_cost
+    assert "2 leads there. 1 takes no more" in at_cost and " Not trained for longer" in at_cost
     short = [replace(track, at_equal_cost=priced(track.verdicts[:0])) for track in two]
     assert track_sentences.sentences(short)[2].startswith("No baseline is trained for more rounds")
     assert track_sentences.advice(two) == ["2 tracks: too few for advice."]
@@ -413,11 +424,8 @@ def test_what_tuning_switched_off_is_said(tracks):
     assert by_entry["points"]["shared", "fedprox"] == 8
     assert by_entry["points_of_other"]["shared", "fedprox"] == 2
     said = track_sentences.switched_off(small(tracks, {"moon": NO_OP, "fedfm": NO_OP}))
-    assert (
-        "Of 2 such" in said
-        and "0 are within" in said
-        and "not MOON on letters, FedFM on letters" in said
-    )
+    assert "0 of 2 such entries would" in said
+    assert said.endswith("more would lose MOON on letters, FedFM on letters.")
     assert "tuning clients" not in track_sentences.switched_off(small(tracks, {"moon": EQUAL}))
 
 
@@ -448,6 +456,95 @@ def test_advice_names_what_is_ahead_twice_and_behind_nowhere(tracks):
         for track in three
     ]
     assert "FedExP" not in track_sentences.advice(slow)[0]
+    # Where no baseline was trained for longer, one counts that costs as much as its baseline.
+    short = [replace(track, at_equal_cost=priced(track.verdicts[:0])) for track in three]
+    assert "try FedExP;" in track_sentences.advice(short)[0]
+    dear = [replace(track, verdicts=track.verdicts.assign(operations=2.0)) for track in short]
+    assert "no federated method" in track_sentences.advice(dear)[0]
+    added = [replace(t, file=replace(t.file, added=["fedexp"])) for t in short]
+    [step] = track_sentences.advice(added)
+    assert "try FedExP*;" in step and step.endswith("*: added after first results were seen.")
+
+
+def test_all_families_are_those_of_all_tracks(config, tracks):
+    [alone] = track_claims.read(config, [NAMES[0]])
+    assert alone.families == tracks[0].families == sum(len(t.file.families) for t in tracks)
+    assert alone.stays.equals(tracks[0].stays)
+
+
+def test_a_page_is_written_without_a_baseline(config, tmp_path):
+    """Neither figures of costs nor the script fail where a baseline has no run."""
+    shutil.copytree(config, tmp_path / "config")
+    place = kept_tracks.folder_of(tmp_path / "config", NAMES[0])
+    kept = kept_tracks.read(place)
+    runs = kept.runs[kept.runs["entry"] != "fedavg"]
+    shutil.rmtree(place)
+    kept_tracks.write(place, replace(kept, runs=runs))
+    [track] = track_claims.read(tmp_path / "config", [NAMES[0]])
+    assert f"{NAMES[0]}-participants" not in track_page.pictures([track])
+    found = run_script(track_page.markdown([track]), tmp_path, tmp_path / "config", NAMES[0])
+    shared = track.verdicts[track.verdicts["family"] == "shared"]
+    assert not {family for family, _ in found} & {"shared"}
+    assert set(shared["verdict"]) <= {MISSING_RUN, NO_OP}
+
+
+def test_results_of_other_clients_are_not_mixed(config, tmp_path):
+    shutil.copytree(config, tmp_path / "config")
+    place = kept_tracks.folder_of(tmp_path / "config", NAMES[0])
+    kept = kept_tracks.read(place)
+    other = replace(kept, clients=kept.clients.assign(origin=kept.clients["origin"] + 1))
+    with pytest.raises(DataError, match="results of other clients"):
+        kept_tracks.write(place, other)
+    pd.testing.assert_frame_equal(kept_tracks.read(place).clients, kept.clients)
+
+
+def test_a_baseline_at_the_cost_of_an_entry_by_hand(tracks):
+    """Between budgets a baseline's value is linear in the logarithm of the cost."""
+    file = replace(tracks[0].file, families={"shared": Family("fedavg", ["fedexp", "moon"])})
+    clients, draws = range(4), (0, 1)
+    level = {("fedavg", 1): 0.5, ("fedavg", 4): 0.7, ("fedexp", 1): 0.65, ("moon", 1): 0.9}
+    level[kept_tracks.FLOOR, 1] = level[kept_tracks.FLOOR, 4] = 0.1
+    cost = {("fedavg", 1): 100.0, ("fedavg", 4): 400.0, ("fedexp", 1): 200.0, ("moon", 1): 404.0}
+    values = pd.DataFrame(
+        [
+            (b, e, "participants", d, c, v)
+            for (e, b), v in level.items()
+            for d in draws
+            for c in clients
+        ],
+        columns=[*kept_tracks.VALUES],
+    )
+    runs = pd.DataFrame(
+        [
+            {"budget": b, "entry": e, "clients": "participants", "draw": d, "state": "complete"}
+            | {"operations": price, "no_op": "", "start": ""}
+            for (e, b), price in cost.items()
+            for d in draws
+        ]
+    )
+    rows = [
+        dict.fromkeys(kept_tracks.CLIENTS, 0) | {"draw": d, "client": c, "block": -1}
+        for d in draws
+        for c in clients
+    ]
+    table = pd.DataFrame(rows).assign(name="", clients="participants")
+    tried = pd.DataFrame(columns=[*kept_tracks.TRIED])
+    kept = kept_tracks.track_results(values, table, runs, tried)
+
+    def gains(results):
+        found = track_verdicts.at_equal_cost(results, file, "operations")
+        return found.set_index("entry")["difference"].to_dict()
+
+    # FedExP costs twice as much, half of the way from 1 to 4; MOON no more than the dearest.
+    assert gains(kept) == pytest.approx({"fedexp": 0.65 - 0.6, "moon": 0.9 - 0.7})
+    dear = runs.assign(operations=runs["operations"].replace(404.0, 408.0))
+    assert gains(replace(kept, runs=dear)) == pytest.approx({"fedexp": 0.05})
+    cheap = runs.assign(operations=runs["operations"].replace(200.0, 50.0))
+    assert gains(replace(kept, runs=cheap))["fedexp"] == pytest.approx(0.65 - 0.5)
+    # Costs that fall with the budget are put in order; with one budget nothing is compared.
+    swapped = runs.assign(operations=runs["operations"].replace({100.0: 400.0, 400.0: 100.0}))
+    assert gains(replace(kept, runs=swapped))["fedexp"] == pytest.approx(0.65 - 0.6)
+    assert gains(replace(kept, runs=runs[runs["budget"] == 1])) == {}
 
 
 def test_entries_are_sorted_by_their_mean_place_over_tracks(tracks):
@@ -455,6 +552,11 @@ def test_entries_are_sorted_by_their_mean_place_over_tracks(tracks):
         tracks, {"fedexp": "ahead", "moon": EQUAL, "fedfm": EQUAL}, {"fedfm": EQUAL, "moon": EQUAL}
     )
     assert track_claims.sorted_entries(two, "shared") == ["fedexp", "fedfm", "moon"]
+    # MOON is FedFM where tuning switched it off, and has its place.
+    [off] = small(tracks, {"pooled": "ahead", "moon": NO_OP, "feddyn": EQUAL, "fedfm": EQUAL})
+    off.verdicts.loc[off.verdicts["entry"] == "moon", ["no_op", "difference"]] = "fedfm", np.nan
+    order = track_claims.sorted_entries([off], "shared")
+    assert order == ["pooled", "feddyn", "moon", "fedfm"]
 
 
 def test_differences_of_errors_have_the_digits_of_the_margin(tracks):
