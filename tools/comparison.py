@@ -109,8 +109,8 @@ def train(found: Track, budget: int, place: Path, about: dict[str, str]) -> Trac
         place: Folder of the kept results.
         about: What is known of the track's file.
     """
-    entries, before = entries_at(found, budget, place)
-    training = TrackTraining(found, CONFIG, budget, progress=True, before=before)
+    entries, previous = entries_at(found, budget, place)
+    training = TrackTraining(found, CONFIG, budget, progress=True, previous=previous)
     say(f"{found.name}: {quantity(len(entries), 'method')}, budget {budget}: tuning")
     tuned = training.tune(entries)
     for (name, role), trial in tuned.chosen.items():
@@ -147,7 +147,7 @@ def train_track(name: str, division: int, budget: int, trial: Path | None) -> No
             f"({row['low']:+.4f} to {row['high']:+.4f}), p {row['p']:.3f}: {row['verdict']}"
         )
     if is_second and place.exists():
-        same, count = track_claims.share_kept(
+        same, count = track_claims.count_kept(
             track_verdicts.verdicts(kept_tracks.read(place), found, budget), table
         )
         say(f"{name}: {same} of {quantity(count, 'claim')} of the first division are kept")

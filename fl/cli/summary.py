@@ -186,6 +186,13 @@ def _large_metrics_line(bundles: Iterable[Bundle]) -> Iterator[str]:
         )
 
 
+def _has_slurm_profile() -> bool:
+    """Whether Snakemake finds the profile here: a clone's, a workspace's or the user's."""
+    folders = (Path(), Path("profiles"), Path("workflow/profiles"))
+    users = Path.home() / ".config" / "snakemake"
+    return any((folder / "slurm").is_dir() for folder in (*folders, users))
+
+
 def _job_lines(
     plan: Plan, incomplete: dict[str, Bundle], store: Store, rates: Rates
 ) -> Iterator[str]:
@@ -199,7 +206,8 @@ def _job_lines(
     text = (
         f"{quantity(len(local), 'job')} on {quantity(cores, 'core')} of this machine (snakemake), "
     )
-    text += f"or {quantity(count, 'cluster job')} (snakemake --profile slurm)"
+    text += f"or {quantity(count, 'cluster job')} (snakemake --profile slurm"
+    text += ")" if _has_slurm_profile() else ", after fedloom init --slurm)"
     if count > 1 and any(math.isinf(jobs.seconds(b, rates, store)) for b in incomplete.values()):
         text += (
             "; fewer cluster jobs if you set the expected time of runs, `execution: run_minutes`"

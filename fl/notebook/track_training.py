@@ -89,14 +89,14 @@ class TrackTraining:
         folder: Config folder, whose ``config.yaml`` has the folders of results and data.
         times: The budget.
         progress: Whether to show a progress bar.
-        before: The tried points of the budget before, if it is not the first.
+        previous: The tried points of the budget before, if it is not the first.
     """
 
     track: Track
     folder: Path
     times: int = 1
     progress: bool = False
-    before: pd.DataFrame = field(default_factory=pd.DataFrame)
+    previous: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def tune(self, entries: Sequence[str]) -> Tuned:
         """Choose the point of entries, and of those from which they start, on the tuning clients.
@@ -144,21 +144,21 @@ class TrackTraining:
         draft, settings = keys.study(study.arguments, settings)
         return len(plan.make(self.folder, {self.track.name: draft}, settings=settings).runs)
 
-    def _tune(self, names: Sequence[str], before: Tuned) -> Tuned:
+    def _tune(self, names: Sequence[str], starts: Tuned) -> Tuned:
         """Choose the points of entries whose starts have theirs."""
         grids = {
             (name, role): self._grid(name) for name in names for role in self.track.roles(name)
         }
         for extension in range(EXTENSIONS + 1):
             trials = [
-                Trial(name, point, self._start(name, role, before))
+                Trial(name, point, self._start(name, role, starts))
                 for (name, role), grid in grids.items()
                 for point in track.points(grid)
             ]
             runs = self._run(TUNING, trials)
             values = self._tuning_values(runs)
             chosen = {
-                (name, role): self._best(name, role, values, grid, before)
+                (name, role): self._best(name, role, values, grid, starts)
                 for (name, role), grid in grids.items()
             }
             beyond = {place: self._beyond(grids[place], trial) for place, trial in chosen.items()}
@@ -168,18 +168,18 @@ class TrackTraining:
                 for key, added in extended.items():
                     grids[place][key] = [*grids[place][key], *added]
         return Tuned(
-            before.chosen | chosen,
-            pd.concat([before.tried, self._tried(values, chosen)], ignore_index=True),
-            pd.concat([before.values, self._client_table(runs)], ignore_index=True),
-            before.at_edge | {place: [*keys] for place, keys in beyond.items()},
+            starts.chosen | chosen,
+            pd.concat([starts.tried, self._tried(values, chosen)], ignore_index=True),
+            pd.concat([starts.values, self._client_table(runs)], ignore_index=True),
+            starts.at_edge | {place: [*keys] for place, keys in beyond.items()},
         )
 
     def _grid(self, name: str) -> Grid:
         """Return the grid of an entry: at a larger budget what is next to the point of before."""
         grid = self.track.grid(name, self.times)
-        if self.before.empty:
+        if self.previous.empty:
             return grid
-        rows = self.before[self.before["entry"] == name]
+        rows = self.previous[self.previous["entry"] == name]
         if rows.empty:
             problem = f"{self.track.name}: {name} is not trained at the budget before"
             raise DataError(problem, advice="train that budget again, which goes on from its runs")
@@ -201,13 +201,13 @@ class TrackTraining:
             narrow[key] = [v for i, v in enumerate(ordered) if i in near or v == no_op]
         return narrow
 
-    def _start(self, name: str, role: Role, before: Tuned) -> Point:
+    def _start(self, name: str, role: Role, starts: Tuned) -> Point:
         """Return the point of the start of an entry, chosen for the same clients."""
         start = self.track.start(name)
-        return () if start is None else before.chosen[start, role].point
+        return () if start is None else starts.chosen[start, role].point
 
     def _best(
-        self, name: str, role: Role, values: pd.DataFrame, grid: Grid, before: Tuned
+        self, name: str, role: Role, values: pd.DataFrame, grid: Grid, starts: Tuned
     ) -> Trial:
         """Return the best trial of an entry for some clients.
 
@@ -215,7 +215,7 @@ class TrackTraining:
         draw diverged or is missing is the last.
         """
         trials = [
-            Trial(name, point, self._start(name, role, before)) for point in track.points(grid)
+            Trial(name, point, self._start(name, role, starts)) for point in track.points(grid)
         ]
         means = values.groupby("trial", sort=False)[role].agg(lambda v: v.mean(skipna=False))
         of_trial: dict[Any, float] = means.to_dict()
@@ -392,8 +392,8 @@ class TrackTraining:
             row = by_label[label, draw]
             costs = kept_tracks.costs(row)
             if start is not None:
-                before = kept_tracks.costs(by_label[start, draw])
-                costs = kept_tracks.Costs(*map(sum, zip(costs, before, strict=True)))
+                of_start = kept_tracks.costs(by_label[start, draw])
+                costs = kept_tracks.Costs(*map(sum, zip(costs, of_start, strict=True)))
             yield {
                 **{key: row[key] for key in kept_tracks.RUNS if key in row},
                 "budget": self.times,

@@ -21,7 +21,7 @@ from fl.api.uploads import check_attackers, check_noise_on_count
 from fl.base import arithmetic, registry
 from fl.base.errors import ConfigError, ConfigProblems, FedloomError, Location, unknown_name
 from fl.base.registry import ADDED_KINDS, entry_key
-from fl.base.schema import REWEIGHTED, SERVER, SHARES
+from fl.base.schema import PREDICTED_METRICS, REWEIGHTED, SERVER, SHARES
 
 if TYPE_CHECKING:
     from fl.plan.bundle import Run
@@ -61,9 +61,14 @@ def check_metric(draft: Draft, task: Task, dataset: Choice, problems: ConfigProb
     metrics = (*task.metrics, REWEIGHTED) if is_reweighted else task.metrics
     may_be_reweighted = study.metric == REWEIGHTED and "test" in draft.wrong_keys
     if study.metric not in (None, *metrics) and not may_be_reweighted:
-        problems.errors.append(
-            unknown_name(location / "metric", "metric", str(study.metric), metrics)
-        )
+        place, name = location / "metric", str(study.metric)
+        advice = {REWEIGHTED: "`test: reweighted` with it"}
+        advice |= {other: f"`metrics: [{other}]`, beside it" for other in PREDICTED_METRICS}
+        if name in advice:
+            error = ConfigError(place, f"is {name!r}", ", ".join(metrics), advice[name])
+            problems.errors.append(error)
+        else:
+            problems.errors.append(unknown_name(place, "metric", name, metrics))
 
 
 def check_references(draft: Draft, analyses: list[Choice], problems: ConfigProblems) -> None:

@@ -191,10 +191,10 @@ def _number(value: Any) -> float:
     return math.nan if pd.isna(value) else float(value)
 
 
-def folder_of(folder: Path, name: str, division: int = 0) -> Path:
-    """Return the folder of a track in a config folder; of another division a folder below."""
+def folder_of(folder: Path, name: str, second: bool = False) -> Path:
+    """Return the folder of a track in a config folder; that of a second division is below it."""
     place = folder / PUBLISHED / name
-    return place / SECOND if division else place
+    return place / SECOND if second else place
 
 
 def names(folder: Path) -> list[str]:

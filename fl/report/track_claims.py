@@ -68,7 +68,7 @@ class TrackClaims:
         return self.file.name
 
     @property
-    def clients(self) -> int:
+    def client_count(self) -> int:
         """Number of clients in the comparison with the most; 0 if nothing is tested."""
         count = self.verdicts["n"].max()
         return 0 if math.isnan(count) else int(count)
@@ -135,7 +135,7 @@ def read(folder: Path, names: Sequence[str] | None = None) -> list[TrackClaims]:
     families = count_families(files.values())
     tracks = []
     for name in files if names is None else names:
-        place, second = (kept_tracks.folder_of(folder, name, i) for i in (0, 1))
+        place, second = (kept_tracks.folder_of(folder, name, i) for i in (False, True))
         second_results = kept_tracks.read(second) if second.exists() else None
         tracks.append(of_track(files[name], kept_tracks.read(place), second_results, families))
     return tracks
@@ -216,7 +216,7 @@ def claims_again(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     return claimed.merge(verdicts, on=columns, how="left", suffixes=("", "_second"))
 
 
-def share_kept(first: pd.DataFrame, second: pd.DataFrame) -> tuple[int, int]:
+def count_kept(first: pd.DataFrame, second: pd.DataFrame) -> tuple[int, int]:
     """Return how many claims of a first table of verdicts a second one keeps, of those it has."""
     pairs = claims_again(first, second).dropna(subset=["verdict_second"])
     return int((pairs["verdict"] == pairs["verdict_second"]).sum()), len(pairs)

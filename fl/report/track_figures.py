@@ -158,7 +158,7 @@ def overview(look: Look, tracks: Sequence[TrackClaims]) -> Figure:
         axes.xaxis.set_major_formatter("{x:g}")  # Panels are narrow.
         axes.tick_params(axis="x", labelsize=SMALL)
         axes.xaxis.label.set_fontsize(SMALL + 0.5)
-        axes.set_title(f"{track.name}\n{track.clients} clients", fontsize=SMALL + 1)
+        axes.set_title(f"{track.name}\n{track.client_count} clients", fontsize=SMALL + 1)
         axes.spines["left"].set_visible(False)
         for head in heads:
             axes.axhline(head, color=look.rule, lw=0.6, zorder=0)

@@ -116,13 +116,10 @@ COLUMN_TEXTS = {
 """What the columns of `long_table` are."""
 
 NOT_CLAIMED = (
-    "That all entries were named before: FedAvg-Server and its fine-tuning (*), FedAvg with a "
-    "longer step on the server and nothing else, were added when first results had shown what such "
-    "a step does.",
     "That a method is better for clients of another kind: a claim is about clients like those of a "
     "track, who come from the same pool as those on whom points were chosen.",
-    "That it is better in another federation: scored clients train together in eight draws of four "
-    "fifths of them. Where a track was divided a second time, its section says how many claims "
+    "That it is better in another federation: in all draws the same scored clients train together, "
+    "but for newcomers. Where a track was divided a second time, its section says how many claims "
     "stay.",
     "That what is not told apart is equal: equal is only what two one-sided tests put within the "
     "margin.",
@@ -134,7 +131,7 @@ NOT_CLAIMED = (
     "method, the scored clients choose among them, and the correction knows of one. `fedloom "
     "compare` says how many were scored.",
     "That a method at its best is seen: points are of grids, and of the budget.",
-    "Anything of large models: these train on two cores in minutes.",
+    "Anything of large models: a run of these takes seconds.",
 )
 """What nobody may read out of the page."""
 
@@ -195,6 +192,7 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
         "\n".join(
             f"- {text}"
             for text in (
+                *track_sentences.added_later(tracks),
                 *NOT_CLAIMED,
                 track_sentences.skewed(tracks),
                 track_sentences.switched_off(tracks),
@@ -292,7 +290,7 @@ def _baselines(track: TrackClaims) -> str:
 
 def _second(track: TrackClaims, second: pd.DataFrame) -> str:
     """Return which claims stay with other tuning and scored clients, and which do not."""
-    same, count = track_claims.share_kept(track.verdicts, second)
+    same, count = track_claims.count_kept(track.verdicts, second)
     pairs = track_claims.claims_again(track.verdicts, second)
     is_tried = pairs["verdict_second"].notna()
     text = f"With other tuning and scored clients of the pool {same} of {count} claims stay"

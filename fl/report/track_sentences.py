@@ -16,8 +16,8 @@ from fl.report.track_claims import (
     VERDICTS,
     TrackClaims,
     claims_of_all,
+    count_kept,
     families_of,
-    share_kept,
     tally,
     titles_of,
 )
@@ -57,7 +57,7 @@ def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
     counts = pd.concat(track.verdicts["verdict"] for track in tracks).value_counts()
     total = int(counts.sum())
     by_verdict = ", ".join(f"{counts[v]} {_COUNTED[v]}" for v in VERDICTS if v in counts)
-    clients = sum(track.clients for track in tracks)
+    clients = sum(track.client_count for track in tracks)
     texts = [
         f"{quantity(total, 'comparison')} of a method with a baseline on "
         f"{quantity(len(tracks), 'track')}, over {clients:,} clients who chose nothing: "
@@ -89,7 +89,7 @@ def _stability_text(tracks: Sequence[TrackClaims]) -> str:
     text += "stay."
     divided = [(track, track.second) for track in tracks if track.second is not None]
     if divided:
-        kept = [share_kept(track.verdicts, second) for track, second in divided]
+        kept = [count_kept(track.verdicts, second) for track, second in divided]
         of_tracks = (f"{t.name} {n} of {m}" for (t, _), (n, m) in zip(divided, kept, strict=True))
         text += " With other tuning and scored clients of the pool "
         text += f"{sum(n for n, _ in kept)} of {sum(m for _, m in kept)} stay "
@@ -141,7 +141,10 @@ def _cost_text(tracks: Sequence[TrackClaims], cost: str) -> str:
         lasting += int((verdicts == claims.AHEAD).sum())
         unpriced += int(verdicts.isna().sum())
     text = f"{cheap} {'takes' if cheap == 1 else 'take'} no more {cost} than the baseline"
-    if costly:
+    if costly == 1:
+        end = f"{'is' if lasting else 'is not'} ahead of a baseline with as many"
+        text += f"; the other one {'has more than the longest' if unpriced else end}"
+    elif costly:
         text += f"; of the other {costly}, {lasting or 'none'} "
         text += f"{'are' if lasting > 1 else 'is'} ahead of a baseline with as many"
         text += f", and {unpriced} {'has' if unpriced == 1 else 'have'} more than the longest" * (
@@ -206,6 +209,17 @@ def _leads_at_equal_cost(track: TrackClaims, family: str) -> list[str]:
 def _names_text(counts: pd.DataFrame, titles: Mapping[str, str], word: str) -> str:
     names = [titles[str(entry)] for entry in counts.index[:MOST_NAMED]]
     return f" {word} ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def added_later(tracks: Sequence[TrackClaims]) -> list[str]:
+    """Return a sentence on entries that were added after first results; none without any."""
+    titles = titles_of(tracks)
+    added = dict.fromkeys(entry for track in tracks for entry in track.file.added)
+    if not added:
+        return []
+    names = " and ".join(titles.get(entry, entry) for entry in added)
+    known = "were added when first results were seen"
+    return [f"That all entries were named before: {names} (*) {known}."]
 
 
 def switched_off(tracks: Sequence[TrackClaims]) -> str:

@@ -296,7 +296,7 @@ def test_the_share_of_claims_that_are_kept() -> None:
     first = [("a", "x", "b", "ahead"), ("a", "y", "b", "equal"), ("a", "z", "b", claims.OPEN)]
     second = [("a", "x", "b", "ahead"), ("a", "y", "b", claims.OPEN), ("a", "z", "b", "ahead")]
     tables = (pd.DataFrame(rows, columns=columns) for rows in (first, second))
-    assert track_claims.share_kept(*tables) == (1, 2)
+    assert track_claims.count_kept(*tables) == (1, 2)
 
 
 def test_the_floor_is_the_majority_class_or_the_mean(tmp_path: Path) -> None:

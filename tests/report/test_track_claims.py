@@ -157,10 +157,10 @@ def test_a_second_division_has_its_verdicts_and_the_page_says_what_stays(config,
     [track] = [track for track in track_claims.read(tmp_path / "config") if track.name == "crashes"]
     assert track.second is not None
     claimed = int(track.verdicts["verdict"].isin([claims.AHEAD, claims.BEHIND, EQUAL]).sum())
-    assert track_claims.share_kept(track.verdicts, track.second) == (claimed, claimed)
+    assert track_claims.count_kept(track.verdicts, track.second) == (claimed, claimed)
     assert f"{claimed} of {claimed} claims stay" in track_page.markdown([track])
     other = track.second.assign(verdict=claims.OPEN)
-    assert track_claims.share_kept(track.verdicts, other) == (0, claimed)
+    assert track_claims.count_kept(track.verdicts, other) == (0, claimed)
 
 
 def test_every_picture_is_drawn(tracks):
@@ -367,7 +367,7 @@ def test_claims_with_other_clients_by_hand():
     pairs = track_claims.claims_again(first, second).set_index("entry")["verdict_second"]
     assert pairs.dropna().to_dict() == {"kept": claims.AHEAD, "gone": claims.OPEN}
     assert set(pairs.index) == {"kept", "gone", "untried"}
-    assert track_claims.share_kept(first, second) == (1, 2)
+    assert track_claims.count_kept(first, second) == (1, 2)
 
 
 def test_leads_that_were_not_trained_for_longer_are_named(tracks):

@@ -51,7 +51,7 @@ class PowerOfChoice:
                 f"selection.candidates: is {self.candidates}, but {needed} of {participants}"
                 " clients take part in a round"
             )
-            raise FedloomError(problem, f"{needed} to {participants}", "another participation")
+            raise FedloomError(problem, f"{needed} to {participants}", "a smaller `participation`")
 
     def build(self, context: BuildContext) -> Selection:
         """Return the selection."""
