@@ -14,10 +14,13 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from fl.base.errors import FedloomWarning
 from fl.base.units import printable
+
+if TYPE_CHECKING:
+    from fl.report.cells import Table
 
 
 def add_config_option(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +51,13 @@ def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(f"{cell:{n}}" for cell, n in zip(row, widths, strict=True)).rstrip()
+
+
+def table_lines(table: Table) -> Iterator[str]:
+    """Yield the lines of a table of a report: a blank one, the caption, heads and rows."""
+    heads = [column.name.replace("\n", " ") for column in table.columns]
+    rows = [[row.head, *(cell.text for cell in row.cells)] for row in table.rows]
+    yield from ("", table.caption, *aligned([heads, *rows]))
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fl.base.errors import ConfigError, FedloomError
 from fl.base.files import disk_errors, write_bytes
-from fl.cli.commands import add_config_option, loading, say, warnings_as_lines
+from fl.cli.commands import add_config_option, loading, say, table_lines, warnings_as_lines
 from fl.plan import overrides
 
 FIGURES = (".pdf", ".svg")
@@ -22,7 +22,7 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
     add_config_option(parser)
     parser.usage = (
         "fedloom compare METHOD [KEY=VALUE ...] [--only TRACK] [--no-op KEY=VALUE,is=ENTRY]\n"
-        "                       [--latex] [--figure FILE]"
+        "                       [--others] [--latex] [--figure FILE]"
     )
     parser.add_argument(
         "words",
@@ -42,7 +42,10 @@ def add(parser: argparse.ArgumentParser, name: str) -> None:
         metavar="KEY=VALUE,is=ENTRY",
         help="values of a grid at which the method is another entry: mu=0,is=fedavg",
     )
-    parser.add_argument("--latex", action="store_true", help="print a table in LaTeX")
+    parser.add_argument(
+        "--others", action="store_true", help="tables with all kept entries of its families, too"
+    )
+    parser.add_argument("--latex", action="store_true", help="print tables in LaTeX")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="draw all: *.pdf or *.svg")
     parser.set_defaults(run=_compare)
 
@@ -72,8 +75,13 @@ def _compare(parsed: argparse.Namespace) -> None:
         from fl.notebook.compare import compare
     with warnings_as_lines():
         comparison = compare(names[0], only=parsed.only, no_op=no_op, config=parsed.config, **keys)
-    for line in (comparison.to_latex() if parsed.latex else repr(comparison)).splitlines():
+    text = comparison.to_latex(parsed.others) if parsed.latex else repr(comparison)
+    for line in text.splitlines():
         say(line)
+    if parsed.others and not parsed.latex:
+        for table in comparison.tables(others=True):
+            for line in table_lines(table):
+                say(line)
     if figure:
         with disk_errors(figure):
             write_bytes(figure, comparison.picture().files()[figure.suffix])

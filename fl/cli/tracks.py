@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 
 from fl.base.errors import Location, unknown_name
-from fl.cli.commands import add_config_option, aligned, say
+from fl.cli.commands import add_config_option, say, table_lines
 from fl.report import kept_tracks, track_claims, track_page, track_sentences
-from fl.report.cells import Table
 
 
 def add(parser: argparse.ArgumentParser, name: str) -> None:
@@ -31,10 +30,5 @@ def _tracks(parsed: argparse.Namespace) -> None:
     if not parsed.long:
         tables = track_page.overview_tables(tracks)
     for table in tables:
-        heads = [column.name.replace("\n", " ") for column in table.columns]
-        for line in ("", table.caption, *aligned([heads, *_cells(table)])):
+        for line in table_lines(table):
             say(line)
-
-
-def _cells(table: Table) -> list[list[str]]:
-    return [[row.head, *(cell.text for cell in row.cells)] for row in table.rows]

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -36,7 +36,7 @@ from fl.report import (
     track_page,
     track_verdicts,
 )
-from fl.report.cells import number, probability
+from fl.report.cells import Table, number, probability
 from fl.report.kept_tracks import TrackResults
 from fl.report.track_claims import TrackClaims
 from fl.store.import_export import EXACT
@@ -54,6 +54,22 @@ VARIANTS = "compared.csv"
 
 VARIANT_COLUMNS = ["track", "method", "run"]
 """Columns of `VARIANTS`. run: the run of the first scored draw, whose name tells variants apart."""
+
+
+class Place(NamedTuple):
+    """Where a method is compared, and beside what.
+
+    Attributes:
+        folder: Config folder of the user.
+        variants: The file `VARIANTS`.
+        families: Number of the families of all tracks that have kept results.
+        progress: Whether to show a progress bar.
+    """
+
+    folder: Path
+    variants: Path
+    families: int
+    progress: bool
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,13 +104,25 @@ class Comparison:
         table = page.table_html(track_page.long_table(self._own_tracks()))
         return table + "".join(f"<p>{html.escape(remark)}</p>" for remark in self.remarks)
 
+    def tables(self, others: bool = False) -> list[Table]:
+        """Return the comparisons of the method as a table.
+
+        Args:
+            others: Whether to return a table of each of its families instead, with all kept
+                entries: their differences from the baseline, and verdicts, on all tracks.
+        """
+        if not others:
+            return [track_page.long_table(self._own_tracks())]
+        families = {*self.table["family"]}
+        return [t for t in track_page.overview_tables(self.tracks) if t.name in families]
+
     @short_traceback
-    def to_latex(self) -> str:
-        """Return the comparisons of the method as a table in LaTeX, with remarks as comments."""
-        table = track_page.long_table(self._own_tracks())
+    def to_latex(self, others: bool = False) -> str:
+        """Return `tables` in LaTeX, with remarks as comments."""
         head = f"% needs {latex.PREAMBLE}\n{latex.FITTED}\n{latex.UNICODE}\n"
         remarks = "".join(f"% {remark}\n" for remark in self.remarks)
-        return head + remarks + latex.to_latex(table, table.name)
+        tables = [latex.to_latex(table, table.name) for table in self.tables(others)]
+        return head + remarks + "\n".join(tables)
 
     def picture(self) -> Picture:
         """Return a figure of all entries on all tracks; its ``files()`` are an SVG and a PDF."""
@@ -175,15 +203,15 @@ def compare(
             raise unknown_name(CALL / "only", "track with kept results", track, names)
     # Plugins of the settings may have the method.
     _, settings = settings_of(folder if (folder / "config.yaml").exists() else None)
-    variants = Path(settings.results) / VARIANTS
     all_files = [track_file.read(source, name) for name in names]
     families = track_claims.count_families(all_files)
+    place = Place(folder, Path(settings.results) / VARIANTS, families, progress)
     files = [file for file in all_files if file.name in chosen]
     name = method if isinstance(method, str) else entry_name(method)
     method_names = {*registry.names("method"), *(entry for file in files for entry in file.methods)}
     if isinstance(method, str) and name not in method_names:
-        place = Location("the method to compare")
-        raise unknown_name(place, "method", name, method_names, "fedloom methods")
+        location = Location("the method to compare")
+        raise unknown_name(location, "method", name, method_names, "fedloom methods")
     remarks = _key_remarks(name, keys)
     tracks: list[TrackClaims] = []
     for file in files:
@@ -195,29 +223,11 @@ def compare(
             remarks.append(f"{file.name}: is left out, as {name} {reason}")
             continue
         published = kept_tracks.read(kept_tracks.folder_of(source, file.name))
-        retrained = _train_baselines(file, joined, name, published, folder, progress)
-        training = TrackTraining(joined, folder, progress=progress)
-        tuned = training.tune([name])
-        scored = training.score(tuned, [name])
-        is_kept = name in {*published.runs["entry"]} and joined.methods[name] == file.keys(name)
-        if not is_kept:
-            published = _without_no_ops(published, name)
-        results = kept_tracks.with_entries(published, scored)
-        claims_of = track_claims.of_track(joined, results, families=families)
+        claims_of, track_remarks = _compared(file, joined, name, published, place)
         if name in file.methods and (keys or not isinstance(method, str)):
             remarks.append(f"{file.name}: it stands in place of the kept {name}")
         tracks.append(claims_of)
-        title = claims_of.title_of(name)
-        remarks += _tuning_remarks(joined, name, title, tuned)
-        remarks += _run_remarks(file.name, title, scored)
-        remarks += _verdict_remarks(file, joined, name, published, claims_of)
-        if is_kept:
-            remarks.append(_check_remark(claims_of, name, published, scored))
-        else:
-            run = str(scored.runs["run"].iloc[0])
-            remarks += _variant_remarks(variants, file.name, name, run)
-        if retrained is not None:
-            remarks += _baseline_remarks(claims_of, joined, name, results, retrained)
+        remarks += track_remarks
     if not tracks:
         raise DataError("; ".join(remarks))
     return Comparison(name, tuple(tracks), tuple(remarks))
@@ -266,8 +276,48 @@ def _unfit(file: Track, name: str) -> str:
     return "" if name in file.entries() else "is of the kind of no family"
 
 
+def _compared(
+    file: Track, joined: Track, name: str, published: TrackResults, place: Place
+) -> tuple[TrackClaims, list[str]]:
+    """Train an entry and its baselines on a track.
+
+    Args:
+        file: The track.
+        joined: The track with the entry.
+        name: Name of the entry.
+        published: The kept results of the track.
+        place: Where, and beside what.
+
+    Returns:
+        The claims on the track, and remarks.
+    """
+    retrained = _train_baselines(file, joined, name, published, place)
+    training = TrackTraining(joined, place.folder, progress=place.progress)
+    tuned = training.tune([name])
+    scored = training.score(tuned, [name])
+    is_kept = name in {*published.runs["entry"]} and joined.methods[name] == file.keys(name)
+    if not is_kept:
+        published = _without_no_ops(published, name)
+    results = kept_tracks.with_entries(published, scored)
+    claims_of = track_claims.of_track(joined, results, families=place.families)
+    title = claims_of.title_of(name)
+    remarks = [
+        *_tuning_remarks(joined, name, title, tuned),
+        *_run_remarks(file.name, title, scored),
+        *_verdict_remarks(file, joined, name, published, claims_of),
+    ]
+    if is_kept:
+        remarks.append(_check_remark(claims_of, name, published, scored))
+    else:
+        run = str(scored.runs["run"].iloc[0])
+        remarks += _variant_remarks(place.variants, file.name, name, run)
+    if retrained is not None:
+        remarks += _baseline_remarks(claims_of, joined, name, results, retrained)
+    return claims_of, remarks
+
+
 def _train_baselines(
-    file: Track, joined: Track, name: str, published: TrackResults, folder: Path, progress: bool
+    file: Track, joined: Track, name: str, published: TrackResults, place: Place
 ) -> TrackResults | None:
     """Train the kept baselines of an entry's families again; None if there are none.
 
@@ -276,8 +326,7 @@ def _train_baselines(
         joined: The track with the entry.
         name: Name of the entry.
         published: The kept results of the track.
-        folder: Config folder of the user.
-        progress: Whether to show a progress bar.
+        place: Where, and beside what.
 
     Raises:
         DataError: If the kept results are of other clients.
@@ -288,7 +337,7 @@ def _train_baselines(
     if not baselines:
         return None
     choice = kept_choice(file, published, baselines)
-    retrained = TrackTraining(file, folder, progress=progress).score(choice, baselines)
+    retrained = TrackTraining(file, place.folder, progress=place.progress).score(choice, baselines)
     kept_tracks.check_clients(file.name, published, retrained)
     return retrained
 

@@ -168,7 +168,10 @@ def markdown(tracks: Sequence[TrackClaims]) -> str:
         "A row is a method, a panel a [track](../guide/tracks.md), which is a pool of clients; a "
         "point is how much better it does than the baseline that heads the rows, and its colour "
         "is what a test says. Personal: each client has its own model. Shared: all have one. "
-        "Newcomers: clients who come when training is over.",
+        "Newcomers: clients who come when training is over. -FT: each client fine-tunes the shared "
+        "model. No-op: tuning switched the method off. Floor: always predicting a client's most "
+        "frequent class, or its mean. More of these words, and of the entries, are in [the "
+        "guide](../guide/tracks.md#what-happens).",
         "\n".join(f"{i}. {text}" for i, text in enumerate(track_sentences.sentences(tracks), 1)),
         "## What to do",
         "\n".join(f"- {step}" for step in track_sentences.advice(tracks)),

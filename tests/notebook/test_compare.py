@@ -120,6 +120,11 @@ def test_a_class_stands_in_the_families_of_its_kind(lab: Path) -> None:
     assert "equal, as all values are equal; place 1 of 1 in its family" in said[0]
     assert "<table" in measured._repr_html_()
     assert measured.to_latex().count("PlainMean") >= 2
+    # With all kept entries of its families it is a paper's table.
+    shared, newcomers = measured.tables(others=True)
+    assert {row.head for row in shared.rows} == {"PlainMean", "FedProx"}
+    assert {row.head for row in newcomers.rows} == {"PlainMean", "FedAvg"}
+    assert measured.to_latex(others=True).count("FedProx") == 1
     # Remarks go with the table.
     assert all(f"% {text}\n" in measured.to_latex() for text in measured.remarks)
     assert "<p>toy: FedAvg has its kept values" in measured._repr_html_()
@@ -318,6 +323,10 @@ def test_the_command_is_the_call(lab: Path, capsys: pytest.CaptureFixture) -> No
     assert "Ditto" in (lab / "a.svg").read_text()
     assert main([*words[:-2], "--latex"]) == 0
     assert "Ditto & toy & personal" in capsys.readouterr().out
+    assert main([*words[:-2], "--others"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(repr(called)) and "Personal: difference from FedAvg-FT" in said
+    assert re.search(r"^FedAvg +\S+ ", said, re.M)
 
 
 @pytest.mark.parametrize(
