@@ -159,7 +159,8 @@ def studies() -> str:
     about = (
         "`fedloom studies [PAPER]` lists the same; with `--stored` also how much of each is in "
         "your store, and how long the whole takes where runs like it are there. A study's report "
-        "sets its published cells beside what was measured."
+        "sets its published cells beside what was measured. Files that are ready or downloaded "
+        "ask nothing of you; of those by hand `fedloom datasets NAME` says where they go."
     )
     config_folder = ROOT / "config"
     found = overview.overviews(config_folder)

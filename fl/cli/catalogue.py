@@ -27,6 +27,9 @@ from fl.base.registry import Component, Documentation
 from fl.cli.commands import add_config_option, aligned, say
 from fl.plan import config
 
+ORIGINS = BY_HAND, OWN, DOWNLOADED, READY = ("by hand", "your own", "downloaded", "ready")
+"""Where files of a data set come from; those that ask most of a user come first."""
+
 SECTION = re.compile(r"^(?:Attributes|Args):\n((?:(?: {4}.*)?(?:\n|$))+)", re.MULTILINE)
 ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 
@@ -144,18 +147,27 @@ def dataset_table() -> Iterator[str]:
     )
 
 
+def origin_of_files(component: Component) -> str:
+    """Return where the files of a data set come from, one of `ORIGINS`."""
+    keys = fields.fields(component.target)
+    if any(field.default is fields.REQUIRED for field in keys.values()):
+        return OWN
+    schemes = {source.url and source.url.partition(":")[0] for source in component.target().sources}
+    if None in schemes:
+        return BY_HAND
+    return DOWNLOADED if schemes - {"package"} else READY
+
+
 def _dataset_row(component: Component) -> tuple[str, ...]:
     """Return the cells of a data set in the table; without numbers if it reads the user's files."""
     from fl.data.dataset import check_dataset_class  # Other lists do not need what it imports.
 
     topic = textwrap.shorten(component.summary, TOPIC_WIDTH, placeholder=" ...").rstrip(".:")
-    keys = fields.fields(component.target)
-    if any(field.default is fields.REQUIRED for field in keys.values()):
-        return (component.name, *[""] * 4, "your own", topic)
+    files = origin_of_files(component)
+    if files == OWN:
+        return (component.name, *[""] * 4, files, topic)
     dataset = component.target()
     check_dataset_class(dataset, component.name)
-    schemes = {source.url and source.url.partition(":")[0] for source in dataset.sources}
-    files = "by hand" if None in schemes else "downloaded" if schemes - {"package"} else "ready"
     is_regression = getattr(dataset, "task", "") == "regression"
     return (
         component.name,

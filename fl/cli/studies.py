@@ -13,9 +13,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fl.base import registry
 from fl.base.errors import ConfigProblems, FedloomError, Location, unknown_name
 from fl.base.specs import Spec
 from fl.base.units import duration, quantity
+from fl.cli import catalogue
 from fl.cli.commands import add_config_option, aligned, say
 from fl.cli.stores import readable
 from fl.plan import config, plan, plan_files, study_files
@@ -60,6 +62,12 @@ class Overview:
     was_tried: bool = False
     specs: Mapping[str, Spec] | None = None
     error: str = ""
+
+    @property
+    def files(self) -> str:
+        """Where the files of its data sets come from: what asks most of a user."""
+        found = (registry.find("data set", name, Location(self.name)) for name in self.datasets)
+        return min(map(catalogue.origin_of_files, found), key=catalogue.ORIGINS.index, default="")
 
 
 def add(parser: argparse.ArgumentParser, name: str) -> None:
@@ -182,16 +190,17 @@ def _tried_line(studies: Iterable[Overview]) -> Iterator[str]:
 
 def outlines(studies: Sequence[Overview]) -> Iterator[str]:
     """Return the lines of a table of studies that are not planned."""
-    table = [("paper", "study", "shows", "data set", "methods", "runs", "title")]
+    table = [("paper", "study", "shows", "data set", "files", "methods", "runs", "title")]
     for study in studies:
         if not study.error:
             counts = str(len(study.methods)), str(study.runs)
-            about = study.paper, study.name, study.shows, ", ".join(study.datasets)
+            about = study.paper, study.name, study.shows, ", ".join(study.datasets), study.files
             table.append((*about, *counts, study.title))
     yield from aligned(table)
     yield (
-        f"{quantity(len(table) - 1, 'study')}. With --stored: stored runs, time, and published "
-        "cells, which takes up to half a minute."
+        f"{quantity(len(table) - 1, 'study')}. Files: by hand, as `fedloom datasets NAME` says; "
+        "downloaded when a study needs them; ready without a download. With --stored: stored runs, "
+        "time, and published cells, which takes up to half a minute."
     )
     yield from (*_tried_line(studies), *_errors(studies))
 
@@ -245,12 +254,12 @@ def markdown_tables(studies: Iterable[Overview], folder: Path, address: str) -> 
         rows = [
             f"| [`{s.name}`]({address}/{paths[s.name].relative_to(folder).as_posix()}) "
             f"| {s.shows} | {s.title} "
-            f"| {', '.join(s.datasets)} | {', '.join(s.methods)} | {s.runs} "
+            f"| {', '.join(s.datasets)} | {s.files} | {', '.join(s.methods)} | {s.runs} "
             f"| {s.published} |"
             for s in rows_of_paper
         ]
-        head = "| study | shows | title | data set | methods | runs | published cells |"
-        yield "\n".join([head, "|---|---|---|---|---|---:|---:|", *rows])
+        head = "| study | shows | title | data set | files | methods | runs | published cells |"
+        yield "\n".join([head, "|---|---|---|---|---|---|---:|---:|", *rows])
         yield from _tried_line(rows_of_paper)
 
 

@@ -76,10 +76,16 @@ def test_a_list_plans_nothing(
     monkeypatch.setattr(plan, "make", lambda *_, **__: pytest.fail("planned"))
     assert main.main(["studies"]) == 0
     head, line, told, trouble = capsys.readouterr().out.splitlines()
-    assert head.split() == ["paper", "study", "shows", "data", "set", "methods", "runs", "title"]
-    table = "Tables 1, 2 and 3, 50 parties"
-    assert re.split(r"\s{2,}", line) == ["smith", "tiny", table, "synthetic", "2", "4", "tiny"]
-    assert told.startswith("1 study. With --stored: ")
+    heads = ["paper", "study", "shows", "data set", "files", "methods", "runs", "title"]
+    assert re.split(r"\s{2,}", head) == heads
+    table = ["Tables 1, 2 and 3, 50 parties", "synthetic", "ready"]
+    assert re.split(r"\s{2,}", line) == ["smith", "tiny", *table, "2", "4", "tiny"]
+    assert told.startswith("1 study. Files: by hand")
+    needs = [
+        studies.Overview("x", "", "", datasets=(*names,))
+        for names in (["cub200", "digits"], [], ["digits", "table"])
+    ]
+    assert [study.files for study in needs] == ["by hand", "", "your own"]
     assert trouble.startswith("smith-bad cannot be planned: config/studies/smith-bad.yaml")
 
 
