@@ -480,7 +480,8 @@ def test_how_many_jobs_there_will_be_is_said(config: Path, capsys):
     assert "102 runs in 51 bundles; 102 to train" in said
     cores = len(os.sched_getaffinity(0))
     assert f"1 job on {cores} core" in said
-    assert "51 cluster jobs (snakemake --profile slurm)" in said
+    assert "51 cluster jobs (snakemake --profile slurm, after fedloom init --slurm)" in said
+    Path("profiles/slurm").mkdir(parents=True)  # Where Snakemake finds it.
     assert said.endswith("\nCluster jobs ask for 4,000 MiB, 240 min, 1 core (51)\n")
     text = "studies: [a]\nexecution: {run_minutes: 1, merge_minutes: 30}\n"
     (config / "config.yaml").write_text(text)
