@@ -89,6 +89,8 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=0, help="consecutive clients of a group")
     parser.add_argument("--reference", help="entry with one point, for the oracle")
     arguments = parser.parse_args()
+    if arguments.reference not in (None, *arguments.entries):
+        parser.error(f"--reference: is {arguments.reference!r}. Allowed: the entries")
     rows = pd.read_parquet(Path("results/tables") / f"{arguments.study}.parquet")
     sizes = {"each client its own": 1, "one choice for all": 0}
     if arguments.group:

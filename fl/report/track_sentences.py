@@ -46,7 +46,7 @@ _COUNTED = {
     claims.BEHIND: "behind",
     EQUAL: "equal within the margin",
     claims.OPEN: "not told apart",
-    UNSTABLE: "unstable (in some draw no better than each client's most frequent class)",
+    UNSTABLE: "unstable (diverged in some draw, or no better than a client's most frequent class)",
     NO_OP: "not tested (tuning switched the method off)",
     MISSING_RUN: "without a verdict (a run is missing)",
 }

@@ -18,12 +18,12 @@ import pytest
 import toy_track
 
 import fl
-from fl.base.errors import ConfigError, FedloomError
+from fl.base.errors import ConfigError, DataError, FedloomError
 from fl.data.prepared import Prepared
 from fl.notebook import track_training
-from fl.notebook.track_training import TrackTraining
+from fl.notebook.track_training import TrackTraining, Tuned, kept_choice
 from fl.plan import track
-from fl.plan.track import NEWCOMERS, PARTICIPANTS
+from fl.plan.track import NEWCOMERS, PARTICIPANTS, Trial
 from fl.report import claims, kept_tracks, result_files, summaries, track_claims, track_verdicts
 from fl.report.kept_tracks import FLOOR, TrackResults
 from fl.report.track_verdicts import NO_OP
@@ -137,6 +137,32 @@ TABLES = ("values", "runs", "tried", "tuning")
 def of_budget(kept: TrackResults, name: str, budget: int) -> pd.DataFrame:
     table: pd.DataFrame = getattr(kept, name)
     return table[table["budget"] == budget]
+
+
+def test_a_point_that_diverged_in_one_of_two_draws_is_not_chosen(trained: Path) -> None:
+    found = track.read(trained / "config", "toy")
+    training = TrackTraining(found, trained / "config")
+    grid = {"lr": [0.1, 0.2, 0.4]}
+    rows = [
+        {"trial": Trial("fedavg", (("lr", lr),)), "draw": draw, PARTICIPANTS: value}
+        for lr, values in ((0.1, (0.9, np.nan)), (0.2, (0.5, 0.6)), (0.4, (0.4, 0.6)))
+        for draw, value in enumerate(values)
+    ]
+    none = Tuned({}, pd.DataFrame(), pd.DataFrame(), {})
+    best = training._best("fedavg", PARTICIPANTS, pd.DataFrame(rows), grid, none)
+    assert dict(best.point) == {"lr": 0.2}
+
+
+def test_an_entry_that_the_budget_before_lacks_is_told(trained: Path) -> None:
+    found = track.read(trained / "config", "toy")
+    kept = kept_tracks.read(kept_tracks.folder_of(trained / "kept", "toy"))
+    previous = kept.tried[(kept.tried["budget"] == 1) & (kept.tried["entry"] != "fedavg")]
+    training = TrackTraining(found, trained / "config", 4, previous=previous)
+    with pytest.raises(DataError, match="toy: fedavg is not trained at the budget before"):
+        training.tune(["fedavg"])
+    less = replace(kept, tried=previous)
+    with pytest.raises(DataError, match="toy: has no kept choice of fedavg for participants"):
+        kept_choice(found, less, ["fedavg"])
 
 
 def test_a_larger_budget_tunes_next_to_the_points_of_before(kept: TrackResults) -> None:
