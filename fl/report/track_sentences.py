@@ -78,7 +78,21 @@ def sentences(tracks: Sequence[TrackClaims]) -> list[str]:
         open_tracks = [track.name for track in tracks if track.at_equal_cost[COST].empty]
         if open_tracks:
             text += f" Not trained for longer are baselines of {', '.join(open_tracks)}."
-        texts.append(text)
+        texts.append(" ".join([text, *_longer_texts(tracks)]))
+    return texts
+
+
+def _longer_texts(tracks: Sequence[TrackClaims]) -> list[str]:
+    """Return a sentence for each larger budget: how many entries are still ahead, and where."""
+    texts = []
+    for times in sorted({times for track in tracks for times in track.longer}):
+        tables = [(track.name, track.longer[times]) for track in tracks if times in track.longer]
+        leads = {name: int((table["verdict"] == claims.AHEAD).sum()) for name, table in tables}
+        where = ", ".join(f"{name} {count}" for name, count in leads.items() if count)
+        count = sum(len(table) for _, table in tables)
+        text = f"With {times} times the rounds for all, tuned again, {sum(leads.values())} of "
+        text += f"{quantity(count, 'comparison')} are ahead"
+        texts.append(f"{text} ({where})." if where else f"{text}.")
     return texts
 
 

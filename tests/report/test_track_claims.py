@@ -299,7 +299,7 @@ def small(tracks: list[TrackClaims], *tables: dict[str, str]) -> list[TrackClaim
         file = replace(tracks[0].file, families=family)
         table = pd.DataFrame(rows)
         costs = priced(table)
-        made.append(replace(tracks[0], file=file, verdicts=table, at_equal_cost=costs))
+        made.append(replace(tracks[0], file=file, verdicts=table, at_equal_cost=costs, longer={}))
     return [replace(track, families=len(made)) for track in made]
 
 
@@ -334,6 +334,12 @@ def test_sentences_count_verdicts_by_hand(tracks):
     short = [replace(track, at_equal_cost=priced(track.verdicts[:0])) for track in two]
     assert track_sentences.sentences(short)[2].startswith("No baseline is trained for more rounds")
     assert track_sentences.advice(two) == ["2 tracks: too few for advice."]
+    longer = [replace(two[0], longer={4: two[0].verdicts, 16: two[1].verdicts[2:]}), two[1]]
+    assert track_sentences.sentences(longer)[-1].endswith(
+        f" With 4 times the rounds for all, tuned again, 2 of 4 comparisons are ahead "
+        f"({two[0].name} 2). With 16 times the rounds for all, tuned again, 0 of 2 comparisons are "
+        "ahead."
+    )
 
 
 def test_entries_that_were_added_later_are_marked(tracks):
