@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fl.api.task import serves
-from fl.base import registry
+from fl.api.training import Training
+from fl.base import fields, registry
 from fl.base.arithmetic import PORTABLE
 from fl.base.declaration import declaration_of
 from fl.base.errors import ConfigError, DataError, Location, unknown_name
@@ -251,6 +252,7 @@ def _joined(
     if no_op is not None:
         joined = replace(joined, no_ops={**joined.no_ops, name: dict(no_op)})
         track_file.check_no_op(joined, name, CALL / "no_op")
+        _check_same_training(file, str(no_op[track_file.IS]), keys.keys() - no_op.keys(), keys)
     if name in file.methods:
         return joined
     families = {
@@ -258,6 +260,25 @@ def _joined(
         for key, family in file.families.items()
     }
     return replace(joined, families=families)
+
+
+def _check_same_training(file: Track, other: str, given: Iterable[str], keys: Values) -> None:
+    """Raise `ConfigError` if an entry's own training makes it another one than its no-op says.
+
+    Args:
+        file: The track.
+        other: The entry that it is at its no-op.
+        given: Keys that it was given beside those of the no-op.
+        keys: All its keys.
+    """
+    defaults = {key: declared.default for key, declared in fields.fields(Training).items()}
+    training = {**defaults, **file.training, **file.keys(other), **file.grid(other)}
+    for key in defaults.keys() & {*given}:
+        known = training[key]
+        first, second = (v if isinstance(v, list) else [v] for v in (keys[key], known))
+        if first != second:
+            problem = f"says {other}, which has {key}={known}, and not {keys[key]}"
+            raise ConfigError(CALL / "no_op", problem, advice=f"leave out {key}, or no_op")
 
 
 def _fits(file: Track, family: Family, name: str) -> bool:

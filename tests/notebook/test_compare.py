@@ -275,6 +275,15 @@ def test_a_grid_may_have_a_no_op_of_its_own(lab: Path) -> None:
     assert "is FedAvg (no-op)" in repr(measured)
 
 
+def test_a_no_op_at_another_rate_is_refused(lab: Path) -> None:
+    """FedProx at mu 0 and rate .3 is not the FedAvg of the track."""
+    no_op = {"mu": 0.0, "is": "fedavg"}
+    with pytest.raises(ConfigError, match=r"no_op: says fedavg, which has lr=\[0.1\], and not 0.3"):
+        fl.compare("fedprox", mu=[0.0, 0.1], lr=0.3, no_op=no_op, progress=False)
+    with pytest.raises(ConfigError, match=r"which has momentum=0\.0, and not 0\.9"):
+        fl.compare("fedprox", mu=[0.0, 0.1], momentum=0.9, no_op=no_op, progress=False)
+
+
 def test_verdicts_that_change_with_the_entry_are_told(
     lab: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
