@@ -128,7 +128,8 @@ def _points_tried(results: TrackResults, role: str, budget: int) -> dict[str, in
     """Return the number of points among which each entry's was chosen for clients of a role."""
     counts = {}
     for entry in results.runs_of(role, budget)["entry"].unique():
-        counts[str(entry)] = int(_trials(results, entry, role, budget).groupby("draw").size().max())
+        of_draws = _trials(results, entry, role, budget).groupby("draw").size()
+        counts[str(entry)] = int(of_draws.max()) if len(of_draws) else 0
     return counts
 
 
