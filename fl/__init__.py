@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from fl.base.errors import FedloomError as FedloomError
     from fl.base.errors import FedloomWarning as FedloomWarning
     from fl.notebook.arrays import arrays as arrays
-    from fl.notebook.compare import Comparison as Comparison
     from fl.notebook.compare import compare as compare
+    from fl.notebook.comparison import Comparison as Comparison
     from fl.notebook.model import Model as Model
     from fl.notebook.model import load_model as load_model
     from fl.notebook.result import Result as Result
@@ -34,7 +34,7 @@ MODULE_BY_NAME = {
     "load": "fl.notebook.run",
     "arrays": "fl.notebook.arrays",
     "compare": "fl.notebook.compare",
-    "Comparison": "fl.notebook.compare",
+    "Comparison": "fl.notebook.comparison",
     "Result": "fl.notebook.result",
     "Model": "fl.notebook.model",
     "load_model": "fl.notebook.model",

@@ -27,7 +27,7 @@ from fl.base.registry import Component, Documentation
 from fl.cli.commands import add_config_option, aligned, say
 from fl.plan import config
 
-ORIGINS = BY_HAND, OWN, DOWNLOADED, READY = ("by hand", "your own", "downloaded", "ready")
+ORIGINS = BY_HAND, USER, DOWNLOADED, READY = ("by hand", "your own", "downloaded", "ready")
 """Where files of a data set come from; those that ask most of a user come first."""
 
 SECTION = re.compile(r"^(?:Attributes|Args):\n((?:(?: {4}.*)?(?:\n|$))+)", re.MULTILINE)
@@ -151,7 +151,7 @@ def origin_of_files(component: Component) -> str:
     """Return where the files of a data set come from, one of `ORIGINS`."""
     keys = fields.fields(component.target)
     if any(field.default is fields.REQUIRED for field in keys.values()):
-        return OWN
+        return USER
     schemes = {source.url and source.url.partition(":")[0] for source in component.target().sources}
     if None in schemes:
         return BY_HAND
@@ -164,7 +164,7 @@ def _dataset_row(component: Component) -> tuple[str, ...]:
 
     topic = textwrap.shorten(component.summary, TOPIC_WIDTH, placeholder=" ...").rstrip(".:")
     files = origin_of_files(component)
-    if files == OWN:
+    if files == USER:
         return (component.name, *[""] * 4, files, topic)
     dataset = component.target()
     check_dataset_class(dataset, component.name)

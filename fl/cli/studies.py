@@ -65,9 +65,10 @@ class Overview:
 
     @property
     def files(self) -> str:
-        """Where the files of its data sets come from: what asks most of a user."""
-        found = (registry.find("data set", name, Location(self.name)) for name in self.datasets)
-        return min(map(catalogue.origin_of_files, found), key=catalogue.ORIGINS.index, default="")
+        """Origin of the files of its data sets; of several the one that asks most of a user."""
+        datasets = (registry.find("data set", name, Location(self.name)) for name in self.datasets)
+        origins = map(catalogue.origin_of_files, datasets)
+        return min(origins, key=catalogue.ORIGINS.index, default="")
 
 
 def add(parser: argparse.ArgumentParser, name: str) -> None:

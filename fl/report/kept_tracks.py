@@ -293,24 +293,33 @@ def _joined(earlier: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([earlier, new]).sort_values("budget", kind="stable", ignore_index=True)
 
 
-def with_entries(results: TrackResults, others: TrackResults) -> TrackResults:
+def with_entries(
+    results: TrackResults, others: TrackResults, are_same: bool = False
+) -> TrackResults:
     """Return results with the entries of others, which replace entries of the same names.
 
-    Both are of the same clients (`check_clients`).
+    Args:
+        results: The results.
+        others: Results of the same clients (`check_clients`).
+        are_same: Whether entries of the same names have the same keys, so that their results at
+            other budgets stay.
     """
-    entries = {*others.runs["entry"]}
 
-    def joined(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
-        stay, come = ~first["entry"].isin(entries), second["entry"].isin(entries)
-        return pd.concat([first[stay], second[come]], ignore_index=True)
+    def joined(first: pd.DataFrame, second: pd.DataFrame, entries: pd.Series) -> pd.DataFrame:
+        is_replaced = first["entry"].isin(entries)
+        if are_same:
+            is_replaced &= first["budget"].isin(others.runs["budget"])
+        new = second[second["entry"].isin(entries)]
+        return pd.concat([first[~is_replaced], new], ignore_index=True)
 
-    values, runs = joined(results.values, others.values), joined(results.runs, others.runs)
-    tuned = others.tried["entry"]
-    tried, tuning = (
-        pd.concat([old[~old["entry"].isin(tuned)], new], ignore_index=True)
-        for old, new in ((results.tried, others.tried), (results.tuning, others.tuning))
+    scored, tuned = others.runs["entry"], others.tried["entry"]
+    return replace(
+        results,
+        values=joined(results.values, others.values, scored),
+        runs=joined(results.runs, others.runs, scored),
+        tried=joined(results.tried, others.tried, tuned),
+        tuning=joined(results.tuning, others.tuning, tuned),
     )
-    return replace(results, values=values, runs=runs, tried=tried, tuning=tuning)
 
 
 def check_clients(track: str, kept: TrackResults, others: TrackResults) -> None:

@@ -12,7 +12,7 @@ import pandas as pd
 from fl.base.hashes import digest
 from fl.base.schema import COMPLETE, SHARES
 from fl.plan import track as track_file
-from fl.plan.track import Family, Track
+from fl.plan.track import Track
 from fl.report import claims, kept_tracks, track_verdicts
 from fl.report.cells import MINUS, number
 from fl.report.kept_tracks import TrackResults
@@ -43,11 +43,11 @@ class TrackClaims:
             budget, entry and clients.
         titles: Names of entries in print.
         about: By budget, what is known of the track's file when its entries were trained.
+        families: Number of the families of all tracks, which one correction takes together.
         second: Verdicts of the track with other tuning and scored clients; None if not trained.
         longer: By larger budget, verdicts beside baselines of the same budget.
         floors: By family, the value of its clients without any model (`fl.report.kept_tracks`).
         above_floor: By family, the number of draws in which its baseline is better than that.
-        families: Number of the families of all tracks, which one correction takes together.
     """
 
     file: Track
@@ -56,11 +56,11 @@ class TrackClaims:
     means: pd.DataFrame
     titles: Mapping[str, str]
     about: Mapping[str, Mapping[str, str]]
+    families: int
     second: pd.DataFrame | None = None
     longer: Mapping[int, pd.DataFrame] = field(default_factory=dict)
     floors: Mapping[str, float] = field(default_factory=dict)
     above_floor: Mapping[str, int] = field(default_factory=dict)
-    families: int = 1
 
     @property
     def name(self) -> str:
@@ -137,7 +137,8 @@ def read(folder: Path, names: Sequence[str] | None = None) -> list[TrackClaims]:
     for name in files if names is None else names:
         place, second = (kept_tracks.folder_of(folder, name, i) for i in (False, True))
         second_results = kept_tracks.read(second) if second.exists() else None
-        tracks.append(of_track(files[name], kept_tracks.read(place), second_results, families))
+        results = kept_tracks.read(place)
+        tracks.append(of_track(files[name], results, second_results, families=families))
     return tracks
 
 
@@ -145,7 +146,8 @@ def of_track(
     file: Track,
     results: TrackResults,
     second_results: TrackResults | None = None,
-    families: int = 1,
+    *,
+    families: int,
 ) -> TrackClaims:
     """Return what is claimed on a track by its kept results.
 
@@ -165,34 +167,29 @@ def of_track(
     for budget, entry, role in costs.index:
         values = kept_tracks.entry_values(results, entry, role, budget)
         scores.append(math.nan if values is None else kept_tracks.mean_over_clients(values))
+    floors, above_floor = {}, {}
+    for name, family in file.families.items():
+        gains = track_verdicts.gains_on_floor(results, file, family.baseline, family.clients)
+        values = kept_tracks.floor_values(results, family.clients)
+        floors[name] = kept_tracks.mean_over_clients(values)
+        above_floor[name] = int((gains > 0).sum())
     return TrackClaims(
-        file,
-        track_verdicts.verdicts(results, file, levels=levels),
-        {cost: track_verdicts.at_equal_cost(results, file, cost) for cost in COSTS},
-        costs.assign(value=scores).reset_index(),
-        dict(zip(results.runs["entry"], results.runs["title"], strict=True)),
-        results.about,
-        None if second_results is None else track_verdicts.verdicts(second_results, file),
-        {
+        file=file,
+        verdicts=track_verdicts.verdicts(results, file, levels=levels),
+        at_equal_cost={cost: track_verdicts.at_equal_cost(results, file, cost) for cost in COSTS},
+        means=costs.assign(value=scores).reset_index(),
+        titles=dict(zip(results.runs["entry"], results.runs["title"], strict=True)),
+        about=results.about,
+        families=families,
+        second=None if second_results is None else track_verdicts.verdicts(second_results, file),
+        longer={
             int(times): track_verdicts.verdicts(results, file, int(times))
             for times in sorted(results.runs["budget"].unique())
             if times > 1
         },
-        {
-            name: kept_tracks.mean_over_clients(kept_tracks.floor_values(results, family.clients))
-            for name, family in file.families.items()
-        },
-        {
-            name: int((_gains_of_baseline(results, file, family) > 0).sum())
-            for name, family in file.families.items()
-        },
-        families,
+        floors=floors,
+        above_floor=above_floor,
     )
-
-
-def _gains_of_baseline(results: TrackResults, file: Track, family: Family) -> pd.Series:
-    """Return how much better a family's baseline is than the floor, by draw."""
-    return track_verdicts.gains_on_floor(results, file, family.baseline, family.clients)
 
 
 def comparison_hash(track: Track) -> str:

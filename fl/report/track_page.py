@@ -147,13 +147,14 @@ def pictures(tracks: Sequence[TrackClaims]) -> dict[str, Picture]:
 
 
 def _roles(track: TrackClaims) -> list[str]:
-    """Return the clients of which there is a figure of costs, for which it needs baselines."""
-    drawn: dict[str, bool] = {}
+    """Return the roles of clients with a figure of costs: all their baselines have a cost."""
+    baselines: dict[str, list[float]] = {}
     for family in track.file.families.values():
-        means = track.first_means(family.baseline, family.clients)[["value", COST]]
-        is_there = bool(np.isfinite(means).all(axis=None)) and len(means) > 0
-        drawn[family.clients] = drawn.get(family.clients, True) and is_there
-    return [role for role in (PARTICIPANTS, NEWCOMERS) if drawn.get(role)]
+        means = track.first_means(family.baseline, family.clients)
+        prices = baselines.setdefault(family.clients, [])
+        prices.append(float(means[COST].iloc[0]) if len(means) else math.nan)
+    roles = [role for role in (PARTICIPANTS, NEWCOMERS) if role in baselines]
+    return [role for role in roles if np.isfinite(baselines[role]).all()]
 
 
 def markdown(tracks: Sequence[TrackClaims]) -> str:

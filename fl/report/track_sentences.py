@@ -161,9 +161,8 @@ def _cost_text(tracks: Sequence[TrackClaims], cost: str) -> str:
     elif costly:
         text += f"; of the other {costly}, {lasting or 'none'} "
         text += f"{'are' if lasting > 1 else 'is'} ahead of a baseline with as many"
-        text += f", and {unpriced} {'has' if unpriced == 1 else 'have'} more than the longest" * (
-            unpriced > 0
-        )
+        if unpriced:
+            text += f", and {unpriced} {'has' if unpriced == 1 else 'have'} more than the longest"
     return f"{text}."
 
 

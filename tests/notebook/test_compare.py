@@ -19,7 +19,8 @@ import fl
 from fl.api import BuildContext, Method, declare, recipe
 from fl.base.errors import ConfigError, DataError, FedloomError
 from fl.cli.main import main
-from fl.notebook.compare import VARIANTS, Comparison
+from fl.notebook.compare_remarks import VARIANTS
+from fl.notebook.comparison import Comparison
 from fl.notebook.track_training import TrackTraining, Tuned
 from fl.plan import track
 from fl.plan.track import Track
@@ -141,6 +142,16 @@ def test_a_personal_method_and_an_entry_of_the_track(lab: Path) -> None:
     again = fl.compare("fedprox-ft", progress=False)
     assert pairs(again) == [("personal", "fedprox-ft", "fedavg-ft")]
     pd.testing.assert_frame_equal(again.tracks[0].verdicts, kept)
+    # As it is the same, its results at other budgets stay.
+    longer = replace(
+        before, runs=before.runs.assign(budget=4), values=before.values.assign(budget=4)
+    )
+    both = kept_tracks.with_entries(longer, before, are_same=True)
+    assert both.runs["budget"].value_counts().to_dict() == {
+        4: len(before.runs),
+        1: len(before.runs),
+    }
+    assert set(kept_tracks.with_entries(longer, before).runs["budget"]) == {1}
     assert sum("has its kept values" in remark for remark in again.remarks) == 2
     # The baseline stands in all comparisons with it.
     assert pairs(fl.compare("fedavg", lr=0.2, progress=False)) == [
